@@ -1,0 +1,1 @@
+//! An order processor for at-least-once message queues.

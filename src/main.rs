@@ -1,0 +1,3 @@
+//! The `orderonce` binary.
+
+fn main() {}
