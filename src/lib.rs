@@ -1,1 +1,3 @@
-//! An order processor for at-least-once message queues.
+//! An order processor for at-least-once message queues in which every effect happens once.
+
+pub mod domain;
