@@ -1,3 +1,8 @@
 //! An order processor for at-least-once message queues in which every effect happens once.
 
+pub mod broker;
 pub mod domain;
+pub mod gate;
+pub mod message;
+pub mod store;
+pub mod worker;

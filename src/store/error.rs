@@ -1,0 +1,90 @@
+//! Errors of a database, normalised over the drivers.
+
+use std::path::PathBuf;
+
+/// Shorthand for results of a store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong in the database. Adapters classify their driver's errors once, by SQLSTATE or
+/// number, never by text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Another transaction was first: a guard failed, a key was taken, a deadlock or a busy
+    /// database. Roll back and decide again from fresh rows.
+    #[error("lost a race for {0}")]
+    Conflict(String),
+    /// The database is away, full or locked. It costs time, never an attempt.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// The statement failed because of the data it was given.
+    #[error("the database refused the data: {0}")]
+    Refused(String),
+    /// A row that cannot be read back.
+    #[error("a row of {table} cannot be read: {problem}")]
+    Corrupt {
+        /// The table.
+        table: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The store cannot be used as it is configured.
+    #[error(transparent)]
+    Setup(#[from] Setup),
+}
+
+/// Why a store cannot be used: one sentence that names it and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Setup {
+    /// There is no file.
+    #[error("there is no database at {0}, create it with `orderonce migrate`")]
+    Missing(PathBuf),
+    /// The path is a directory.
+    #[error("{0} is a directory, store.url needs the path of a file in it")]
+    Directory(PathBuf),
+    /// The directory of the file is not there.
+    #[error("the directory {0} does not exist, create it or change store.url")]
+    NoDirectory(PathBuf),
+    /// The file is not a SQLite database.
+    #[error("{0} is not a SQLite database, move it away or change store.url")]
+    NotADatabase(PathBuf),
+    /// The file, or its directory, cannot be written.
+    #[error("{0} cannot be written, give this user the right to write the file and its directory")]
+    ReadOnly(PathBuf),
+    /// The file is damaged.
+    #[error("{0} is damaged, restore it from a backup")]
+    Damaged(PathBuf),
+    /// The schema is older than this program.
+    #[error("the schema of {at} is at migration {found}, this program needs {needed}, run `orderonce migrate`")]
+    OlderSchema {
+        /// Which database.
+        at: String,
+        /// Its newest migration; 0 if there is none.
+        found: i64,
+        /// The newest migration of this program.
+        needed: i64,
+    },
+    /// The schema is newer than this program.
+    #[error("the schema of {at} is at migration {found}, this program knows only up to {known}, use a newer orderonce")]
+    NewerSchema {
+        /// Which database.
+        at: String,
+        /// Its newest migration.
+        found: i64,
+        /// The newest migration of this program.
+        known: i64,
+    },
+    /// A migration was changed after it had been applied.
+    #[error("migration {version} of {at} was applied with another text, use the orderonce that applied it or restore a backup")]
+    ChangedMigration {
+        /// Which database.
+        at: String,
+        /// Which migration.
+        version: i64,
+    },
+}
+
+impl Error {
+    pub(crate) fn lost(what: impl Into<String>) -> Self {
+        Self::Conflict(what.into())
+    }
+}
