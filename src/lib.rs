@@ -1,8 +1,10 @@
 //! An order processor for at-least-once message queues in which every effect happens once.
 
 pub mod broker;
+pub mod config;
 pub mod domain;
 pub mod gate;
 pub mod message;
 pub mod store;
+pub mod telemetry;
 pub mod worker;

@@ -86,9 +86,10 @@ impl<'a> Envelope<'a> {
             return Err(fields.invalid("specversion", &version, "must be 1.0"));
         }
         let time = match fields.optional_text("time")? {
-            Some(text) => Some(Timestamp::parse_rfc3339(&text).ok_or_else(|| {
-                fields.invalid("time", &text, "must be an RFC 3339 time")
-            })?),
+            Some(text) => Some(
+                Timestamp::parse_rfc3339(&text)
+                    .ok_or_else(|| fields.invalid("time", &text, "must be an RFC 3339 time"))?,
+            ),
             None => None,
         };
         Ok(Self {

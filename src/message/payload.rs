@@ -240,11 +240,19 @@ fn stock_lines(fields: &Fields<'_>) -> Result<Vec<StockLine>, Malformed> {
 
 fn order_created(fields: &Fields<'_>) -> Result<OrderCreated, Malformed> {
     // An order of charges alone has no goods.
-    let none = fields.required("lines")?.get().trim_matches(['[', ']', ' ']).is_empty();
+    let none = fields
+        .required("lines")?
+        .get()
+        .trim_matches(['[', ']', ' '])
+        .is_empty();
     Ok(OrderCreated {
         order_id: fields.id("order_id", OrderId::new)?,
         user_id: fields.id("user_id", UserId::new)?,
-        lines: if none { Vec::new() } else { stock_lines(fields)? },
+        lines: if none {
+            Vec::new()
+        } else {
+            stock_lines(fields)?
+        },
     })
 }
 

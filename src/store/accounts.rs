@@ -51,8 +51,11 @@ pub trait Accounts {
     ///
     /// # Errors
     /// [`super::Error::Conflict`] if a guard fails.
-    async fn update_accounts(&mut self, now: Timestamp, updates: &[AccountUpdate<'_>])
-    -> Result<()>;
+    async fn update_accounts(
+        &mut self,
+        now: Timestamp,
+        updates: &[AccountUpdate<'_>],
+    ) -> Result<()>;
 
     /// Inserts new flows.
     ///

@@ -10,6 +10,8 @@ use std::borrow::Cow;
 pub struct NewClaim<'a> {
     /// The key.
     pub key: &'a Key,
+    /// What the event is about.
+    pub subject: &'a str,
     /// Of the event's content.
     pub fingerprint: Fingerprint,
     /// Of the delivery that claims.
@@ -98,7 +100,12 @@ pub trait Claims {
     ///
     /// # Errors
     /// [`super::Error::Conflict`] if a claim says something else by now.
-    async fn conclude(&mut self, role: &RoleName, conclusions: &[Conclusion<'_>]) -> Result<()>;
+    async fn conclude(
+        &mut self,
+        role: &RoleName,
+        now: Timestamp,
+        conclusions: &[Conclusion<'_>],
+    ) -> Result<()>;
 
     /// Gives back keys that this transaction has claimed fresh.
     ///

@@ -54,7 +54,9 @@ pub enum Setup {
     #[error("{0} is damaged, restore it from a backup")]
     Damaged(PathBuf),
     /// The schema is older than this program.
-    #[error("the schema of {at} is at migration {found}, this program needs {needed}, run `orderonce migrate`")]
+    #[error(
+        "the schema of {at} is at migration {found}, this program needs {needed}, run `orderonce migrate`"
+    )]
     OlderSchema {
         /// Which database.
         at: String,
@@ -64,7 +66,9 @@ pub enum Setup {
         needed: i64,
     },
     /// The schema is newer than this program.
-    #[error("the schema of {at} is at migration {found}, this program knows only up to {known}, use a newer orderonce")]
+    #[error(
+        "the schema of {at} is at migration {found}, this program knows only up to {known}, use a newer orderonce"
+    )]
     NewerSchema {
         /// Which database.
         at: String,
@@ -74,7 +78,9 @@ pub enum Setup {
         known: i64,
     },
     /// A migration was changed after it had been applied.
-    #[error("migration {version} of {at} was applied with another text, use the orderonce that applied it or restore a backup")]
+    #[error(
+        "migration {version} of {at} was applied with another text, use the orderonce that applied it or restore a backup"
+    )]
     ChangedMigration {
         /// Which database.
         at: String,

@@ -1,0 +1,783 @@
+//! Configuration: defaults, then a TOML file, then environment variables, then command-line flags.
+//!
+//! A key is declared once, in `sections!` below: its type, default, limits and documentation.
+//! The declaration makes the typed [`Config`], the table [`KEYS`] and the [`example`] file.
+//! Unknown keys are refused, and all problems are reported at once.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::time::Duration;
+
+use ::config::{FileFormat, Source, Value, ValueKind};
+use serde::Serialize;
+use strum::VariantNames;
+
+use crate::domain::id::AccountKind;
+use crate::domain::retry::LEVELS;
+use kind::{FromText, seconds};
+
+pub use kind::{Kind, LogFormat, Url};
+pub use problem::{Errors, Origin, Problem};
+
+mod kind;
+mod problem;
+
+/// The file that is read from the working directory, if it exists and no other is named.
+pub const FILE: &str = "orderonce.toml";
+
+/// The environment variable that names another file.
+pub const FILE_VARIABLE: &str = "ORDERONCE_CONFIG";
+
+/// Pairs of keys of which the first must be the longer time.
+///
+/// A lease must last longer than the pause between two looks at the queue, or it runs out unused.
+/// A parked event may have to wait until its order is paid or expires.
+const LONGER_THAN: &[(&str, &str)] = &[
+    ("broker.lease_seconds", "broker.poll_seconds"),
+    ("relay.lease_seconds", "relay.poll_seconds"),
+    ("parking.deadline_seconds", "order.pay_timeout_seconds"),
+];
+
+const VARIABLE_PREFIX: &str = "ORDERONCE__";
+const MILLISECOND: Duration = Duration::from_millis(1);
+const MINUTE: Duration = Duration::from_mins(1);
+const DAY: Duration = Duration::from_hours(24);
+const YEAR: Duration = Duration::from_hours(24 * 365);
+
+/// Makes the section structs, [`Config`], [`SECTIONS`] and [`KEYS`] out of one declaration:
+/// `field: Type = "name of the key", "default", kind;` under the documentation of the key.
+macro_rules! sections {
+    ($(
+        $(#[doc = $section_doc:literal])+
+        $section:ident: $Section:ident {$(
+            $(#[doc = $doc:literal])+
+            $field:ident: $Type:ty = $name:literal, $default:literal, $kind:expr;
+        )+}
+    )+) => {
+        /// All settings, checked.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Config {$(
+            $(#[doc = $section_doc])+
+            pub $section: $Section,
+        )+}
+
+        $(
+            $(#[doc = $section_doc])+
+            #[derive(Debug, Clone, PartialEq, Eq)]
+            pub struct $Section {$(
+                $(#[doc = $doc])+
+                #[doc = concat!(
+                    "\n\nKey `", stringify!($section), ".", $name, "`, by default `", $default, "`."
+                )]
+                pub $field: $Type,
+            )+}
+        )+
+
+        /// The sections and what each is about, in the order of the example file.
+        pub const SECTIONS: &[(&str, &str)] = &[$(
+            (stringify!($section), concat!($($section_doc),+).trim_ascii()),
+        )+];
+
+        /// Every key there is, in the order of the example file.
+        pub const KEYS: &[KeySpec] = &[$($(
+            KeySpec {
+                key: concat!(stringify!($section), ".", $name),
+                default: $default,
+                kind: $kind,
+                doc: concat!($($doc),+).trim_ascii(),
+            },
+        )+)+];
+
+        impl Layers {
+            fn build(&self) -> Result<Config, Problem> {
+                Ok(Config {$(
+                    $section: $Section {$(
+                        $field: self.typed(concat!(stringify!($section), ".", $name))?,
+                    )+},
+                )+})
+            }
+        }
+    };
+}
+
+sections! {
+    /// The database.
+    store: Store {
+        /// Where the database is.
+        url: Url = "url", "sqlite://orderonce.db", Kind::Url(&["sqlite://PATH"]);
+        /// How long a statement waits for a lock that another connection holds.
+        busy_timeout: Duration = "busy_timeout_seconds", "5", Kind::Seconds(MILLISECOND..=MINUTE);
+        /// Connections that only read.
+        reader_connections: u32 = "reader_connections", "4", Kind::Integer(1..=256);
+    }
+
+    /// The queues that deliveries come from.
+    broker: Broker {
+        /// Where the broker is; `embedded:` is a table in the database of `store.url`.
+        url: Url = "url", "embedded:", Kind::Url(&["embedded:"]);
+        /// How long a delivery belongs to its consumer before it is delivered again.
+        lease: Duration = "lease_seconds", "30", Kind::Seconds(MILLISECOND..=DAY);
+        /// Unsettled deliveries after which a message is taken for one that kills the process.
+        delivery_limit: u32 = "delivery_limit", "20", Kind::Integer(1..=1_000);
+        /// Pause before an empty queue is looked at again.
+        poll: Duration = "poll_seconds", "0.05", Kind::Seconds(MILLISECOND..=MINUTE);
+        /// Whether acknowledged messages stay in the queue's table, for inspection.
+        keep_acked: bool = "keep_acked", "false", Kind::Bool;
+    }
+
+    /// Deliveries that share one transaction.
+    batch: Batch {
+        /// Most deliveries in one batch.
+        max: usize = "max", "256", Kind::Integer(1..=4_096);
+    }
+
+    /// Limits on a message; one beyond them is dead-lettered.
+    message: Message {
+        /// Longest message, in bytes.
+        max_bytes: usize = "max_bytes", "1048576", Kind::Integer(1_024..=67_108_864);
+        /// Deepest nesting of JSON objects and arrays.
+        max_depth: usize = "max_depth", "32", Kind::Integer(4..=128);
+    }
+
+    /// Deduplication records.
+    claims: Claims {
+        /// Whether a claim keeps the message's body, to compare a conflicting message with.
+        keep_body: bool = "keep_body", "true", Kind::Bool;
+    }
+
+    /// Deliveries that failed and are tried again.
+    retry: Retry {
+        /// Retries of a message after its first delivery failed, before it is dead-lettered.
+        attempts: u32 = "attempts", "16", Kind::Integer(1..=18);
+        /// Delay before the first retry; each later one takes the next level, the last repeats.
+        first_delay: Duration = "first_delay_seconds", "10", Kind::SecondsOneOf(&LEVELS);
+        /// How often a batch that lost a race is decided again at once.
+        redecide: u32 = "redecide", "5", Kind::Integer(0..=100);
+    }
+
+    /// Events that came too early.
+    parking: Parking {
+        /// How long an event waits for what makes it possible before it is dead-lettered.
+        deadline: Duration = "deadline_seconds", "86400", Kind::Seconds(MILLISECOND..=YEAR);
+    }
+
+    /// Orders.
+    order: Order {
+        /// How long an order may stay unpaid before it expires.
+        pay_timeout: Duration = "pay_timeout_seconds", "1800", Kind::Seconds(MILLISECOND..=YEAR);
+    }
+
+    /// What a completed order credits to its user's account.
+    account: Account {
+        /// The kind of account that points are credited to.
+        points_kind: AccountKind = "points_kind", "POINTS", Kind::Name;
+        /// Points for each whole major unit paid and not refunded; 0 credits none.
+        points_per_major_unit: u32 = "points_per_major_unit", "1", Kind::Integer(0..=1_000_000);
+    }
+
+    /// Publishing from the outbox.
+    relay: Relay {
+        /// Most messages published and not yet confirmed.
+        window: usize = "window", "256", Kind::Integer(1..=65_536);
+        /// How long one relay owns the outbox before another may take over.
+        lease: Duration = "lease_seconds", "10", Kind::Seconds(MILLISECOND..=DAY);
+        /// Pause before an empty outbox is looked at again.
+        poll: Duration = "poll_seconds", "0.05", Kind::Seconds(MILLISECOND..=MINUTE);
+    }
+
+    /// What runs by the clock: order timeouts and parked deadlines.
+    janitor: Janitor {
+        /// Pause between two runs.
+        interval: Duration = "interval_seconds", "1", Kind::Seconds(MILLISECOND..=DAY);
+        /// Most rows handled in one transaction.
+        batch: u32 = "batch", "256", Kind::Integer(1..=65_536);
+    }
+
+    /// Stopping the process.
+    shutdown: Shutdown {
+        /// How long work in progress may take to finish once a stop is asked for.
+        deadline: Duration = "deadline_seconds", "20", Kind::Seconds(Duration::ZERO..=DAY);
+    }
+
+    /// The log, written to standard error.
+    log: Log {
+        /// `pretty` for people, or `json` for machines: one object per line.
+        format: LogFormat = "format", "pretty", Kind::OneOf(LogFormat::VARIANTS);
+        /// Which events are logged.
+        filter: String = "filter", "info", Kind::Filter;
+    }
+}
+
+/// What is known about a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySpec {
+    /// Section and name, such as `batch.max`.
+    pub key: &'static str,
+    /// The value if nothing sets it, as text.
+    pub default: &'static str,
+    /// Which values are accepted.
+    pub kind: Kind,
+    /// What it means, in one sentence.
+    pub doc: &'static str,
+}
+
+/// A setting given on the command line.
+#[derive(Debug, Clone, Copy)]
+pub struct Flag<'a> {
+    /// The flag as the user typed it, such as `--store`; the origin of the value.
+    pub name: &'a str,
+    /// The key that it sets.
+    pub key: &'a str,
+    /// The value as text.
+    pub value: &'a str,
+}
+
+/// A checked configuration, and where each of its values came from.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The settings.
+    pub config: Config,
+    /// One entry per key, in the order of [`KEYS`].
+    pub entries: Vec<Entry>,
+}
+
+/// A key's value and origin, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// The key.
+    pub key: &'static str,
+    /// The value as it was given, with secrets masked.
+    pub value: String,
+    /// Where the value came from.
+    pub origin: Origin,
+    /// What the key means.
+    pub doc: &'static str,
+}
+
+impl Config {
+    /// Reads the configuration: defaults, then the file, then `env`, then `flags`.
+    ///
+    /// The file is `file`, else the one that the variable [`FILE_VARIABLE`] names, else [`FILE`] if
+    /// it exists. `env` is usually [`std::env::vars_os`]; of it, only names that start with
+    /// `ORDERONCE__` matter, so that what a container platform injects is not taken for a typo.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, in the file, the environment and the flags together.
+    pub fn load<K, V>(
+        file: Option<&Path>,
+        env: impl IntoIterator<Item = (K, V)>,
+        flags: &[Flag<'_>],
+    ) -> Result<Loaded, Errors>
+    where
+        K: Into<OsString>,
+        V: Into<OsString>,
+    {
+        let env: BTreeMap<OsString, OsString> = env
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let named = || env.get(OsStr::new(FILE_VARIABLE));
+        let path = file
+            .or_else(|| named().filter(|path| !path.is_empty()).map(Path::new))
+            .or_else(|| Some(Path::new(FILE)).filter(|path| path.exists()));
+
+        let mut layers = Layers::default();
+        if let Some(path) = path {
+            layers.add_file(path);
+        }
+        layers.add_env(&env);
+        for flag in flags {
+            let origin = Origin::Flag(flag.name.to_owned());
+            layers.set(flag.key, Ok(flag.value.to_owned()), origin);
+        }
+        layers.finish()
+    }
+}
+
+impl Default for Config {
+    #[expect(
+        clippy::expect_used,
+        reason = "a test checks the defaults, which are constants"
+    )]
+    fn default() -> Self {
+        Layers::default().build().expect("the defaults are valid")
+    }
+}
+
+/// A file that sets every key to its default, with the documentation as comments.
+pub fn example() -> String {
+    let mut text = format!(
+        "# Configuration of orderonce, with every key at its default.\n\
+         # Read from --config PATH, else ${FILE_VARIABLE}, else {FILE} in the working directory.\n\
+         # An environment variable such as {} goes before this file.\n",
+        variable("section.key"),
+    );
+    for (section, doc) in SECTIONS {
+        text += &format!("\n# {doc}\n[{section}]\n");
+        for spec in KEYS {
+            if let Some((_, name)) = spec.key.split_once('.').filter(|(of, _)| of == section) {
+                let KeySpec {
+                    default, kind, doc, ..
+                } = spec;
+                let quote = if kind.is_text() { "\"" } else { "" };
+                text +=
+                    &format!("\n# {doc}\n# Expected: {kind}\n{name} = {quote}{default}{quote}\n");
+            }
+        }
+    }
+    text
+}
+
+/// What the layers gave so far, a later one in place of an earlier one.
+#[derive(Default)]
+struct Layers {
+    given: BTreeMap<&'static str, Given>,
+    problems: Vec<Problem>,
+}
+
+/// A value as text and its origin. `Err` holds what to show for a value that is not text.
+struct Given {
+    text: Result<String, String>,
+    origin: Origin,
+}
+
+impl Layers {
+    fn add_file(&mut self, path: &Path) {
+        let origin = Origin::File(path.to_owned());
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => {
+                let reason = error.to_string();
+                return self.problems.push(Problem::Unreadable { origin, reason });
+            }
+        };
+        match ::config::File::from_str(&text, FileFormat::Toml).collect() {
+            Ok(table) => self.add_table("", table, &origin),
+            Err(error) => self
+                .problems
+                .push(Problem::syntax(&error.to_string(), origin)),
+        }
+    }
+
+    fn add_table(&mut self, parent: &str, table: ::config::Map<String, Value>, origin: &Origin) {
+        let sorted: BTreeMap<_, _> = table.into_iter().collect();
+        for (name, value) in sorted {
+            let key = if parent.is_empty() {
+                name
+            } else {
+                format!("{parent}.{name}")
+            };
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "all others have a value as text"
+            )]
+            match value.kind {
+                ValueKind::Table(table) => self.add_table(&key, table, origin),
+                ValueKind::Array(_) => self.set(&key, Err("[...]".to_owned()), origin.clone()),
+                scalar => self.set(&key, Ok(scalar.to_string()), origin.clone()),
+            }
+        }
+    }
+
+    fn add_env(&mut self, env: &BTreeMap<OsString, OsString>) {
+        for (name, value) in env {
+            let name = name.to_string_lossy();
+            if let Some(key) = name.strip_prefix(VARIABLE_PREFIX) {
+                let key = key.to_ascii_lowercase().replace("__", ".");
+                let text = value.to_str().map(str::to_owned);
+                let text = text.ok_or_else(|| value.to_string_lossy().into_owned());
+                self.set(&key, text, Origin::Variable(name.into_owned()));
+            }
+        }
+    }
+
+    fn set(&mut self, key: &str, text: Result<String, String>, origin: Origin) {
+        match find(key, &origin) {
+            Ok(spec) => drop(self.given.insert(spec.key, Given { text, origin })),
+            Err(problem) => self.problems.push(problem),
+        }
+    }
+
+    fn finish(mut self) -> Result<Loaded, Errors> {
+        let wrong_values = KEYS.iter().filter_map(|spec| self.checked(spec).err());
+        let too_short = LONGER_THAN
+            .iter()
+            .filter_map(|pair| self.check_longer(*pair).err());
+        let more: Vec<_> = wrong_values.chain(too_short).collect();
+        self.problems.extend(more);
+        if !self.problems.is_empty() {
+            return Err(Errors::new(self.problems));
+        }
+        let config = self.build().map_err(|problem| Errors::new(vec![problem]))?;
+        let entries = KEYS.iter().map(|spec| self.entry(spec)).collect();
+        Ok(Loaded { config, entries })
+    }
+
+    /// The text that counts, if the key accepts it.
+    fn checked(&self, spec: &KeySpec) -> Result<&str, Problem> {
+        let text = self.given.get(spec.key).map_or(Ok(spec.default), |given| {
+            given.text.as_deref().map_err(String::as_str)
+        });
+        match text {
+            Ok(text) if spec.kind.accepts(text) => Ok(text),
+            Ok(shown) | Err(shown) => Err(self.wrong_value(spec, shown, spec.kind.to_string())),
+        }
+    }
+
+    fn check_longer(&self, (longer, shorter): (&str, &str)) -> Result<(), Problem> {
+        let longer = find(longer, &Origin::Default)?;
+        let shorter = find(shorter, &Origin::Default)?;
+        match (self.checked(longer), self.checked(shorter)) {
+            (Ok(long), Ok(short)) if seconds(long) <= seconds(short) => {
+                let origin = self.origin(shorter);
+                let expected = format!("more than {} = {short} ({origin})", shorter.key);
+                Err(self.wrong_value(longer, long, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn typed<T: FromText>(&self, key: &str) -> Result<T, Problem> {
+        let spec = find(key, &Origin::Default)?;
+        let text = self.checked(spec)?;
+        T::from_text(text).ok_or_else(|| self.wrong_value(spec, text, spec.kind.to_string()))
+    }
+
+    fn entry(&self, spec: &KeySpec) -> Entry {
+        let text = self.checked(spec).unwrap_or_default();
+        Entry {
+            key: spec.key,
+            value: spec.kind.mask(text),
+            origin: self.origin(spec),
+            doc: spec.doc,
+        }
+    }
+
+    fn origin(&self, spec: &KeySpec) -> Origin {
+        self.given
+            .get(spec.key)
+            .map_or(Origin::Default, |given| given.origin.clone())
+    }
+
+    fn wrong_value(&self, spec: &KeySpec, text: &str, expected: String) -> Problem {
+        Problem::WrongValue {
+            key: spec.key,
+            value: spec.kind.mask(text),
+            expected,
+            origin: self.origin(spec),
+        }
+    }
+}
+
+fn variable(key: &str) -> String {
+    format!(
+        "{VARIABLE_PREFIX}{}",
+        key.replace('.', "__").to_ascii_uppercase()
+    )
+}
+
+fn find(key: &str, origin: &Origin) -> Result<&'static KeySpec, Problem> {
+    KEYS.iter().find(|spec| spec.key == key).ok_or_else(|| {
+        let suggestion = nearest(key).map(|near| match origin {
+            Origin::Variable(_) => variable(near),
+            Origin::Default | Origin::File(_) | Origin::Flag(_) => near.to_owned(),
+        });
+        Problem::UnknownKey {
+            key: key.to_owned(),
+            suggestion,
+            origin: origin.clone(),
+        }
+    })
+}
+
+/// The key that was probably meant: one that starts the same, or differs in at most a third.
+fn nearest(key: &str) -> Option<&'static str> {
+    let keys = || KEYS.iter().map(|spec| spec.key);
+    let close = || {
+        let (distance, near) = keys().map(|near| (edit_distance(key, near), near)).min()?;
+        (distance <= key.len() / 3).then_some(near)
+    };
+    keys().find(|near| near.starts_with(key)).or_else(close)
+}
+
+/// Levenshtein distance: insertions, deletions and substitutions that turn `a` into `b`.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.chars().enumerate() {
+            let substituted = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/orderonce.example.toml");
+    const NO_ENV: [(&str, &str); 0] = [];
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn load(text: &str, env: &[(&str, &str)]) -> Result<Loaded, Errors> {
+        Config::load(Some(file(text).path()), env.iter().copied(), &[])
+    }
+
+    /// What is said about a configuration, with `FILE` in place of the file's path.
+    fn problems(text: &str, env: &[(&str, &str)]) -> String {
+        let file = file(text);
+        let errors = Config::load(Some(file.path()), env.iter().copied(), &[]).unwrap_err();
+        errors
+            .to_string()
+            .replace(file.path().to_str().unwrap(), "FILE")
+    }
+
+    fn entry<'a>(loaded: &'a Loaded, key: &str) -> &'a Entry {
+        loaded
+            .entries
+            .iter()
+            .find(|entry| entry.key == key)
+            .unwrap()
+    }
+
+    /// `UPDATE_EXAMPLES=1 cargo test` writes the file anew.
+    #[test]
+    fn example_file_is_what_the_table_says() {
+        if std::env::var_os("UPDATE_EXAMPLES").is_some() {
+            std::fs::write(EXAMPLE, example()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(EXAMPLE).unwrap(), example());
+    }
+
+    #[test]
+    fn example_file_sets_every_key_to_its_default() {
+        let loaded = Config::load(Some(Path::new(EXAMPLE)), NO_ENV, &[]).unwrap();
+        assert_eq!(loaded.config, Config::default());
+        assert!(
+            loaded
+                .entries
+                .iter()
+                .all(|entry| entry.origin == Origin::File(EXAMPLE.into()))
+        );
+    }
+
+    #[test]
+    fn defaults_are_valid_and_typed() {
+        let loaded = load("", &[]).unwrap();
+        assert_eq!(loaded.config, Config::default());
+        assert!(
+            loaded
+                .entries
+                .iter()
+                .all(|entry| entry.origin == Origin::Default)
+        );
+        assert_eq!(loaded.config.broker.poll, Duration::from_millis(50));
+        assert_eq!(loaded.config.batch.max, 256);
+        assert_eq!(loaded.config.log.format, LogFormat::Pretty);
+    }
+
+    #[test]
+    fn flags_go_before_variables_before_the_file_before_defaults() {
+        let file = file("batch.max = 1\n[relay]\nwindow = 1\npoll_seconds = 0.5\n");
+        let env = [
+            ("ORDERONCE__RELAY__WINDOW", "2"),
+            ("ORDERONCE__BATCH__MAX", "2"),
+        ];
+        let flag = Flag {
+            name: "--batch",
+            key: "batch.max",
+            value: "3",
+        };
+        let loaded = Config::load(Some(file.path()), env, &[flag]).unwrap();
+
+        let got = |key| {
+            (
+                entry(&loaded, key).value.as_str(),
+                entry(&loaded, key).origin.to_string(),
+            )
+        };
+        assert_eq!(got("batch.max"), ("3", "--batch".into()));
+        assert_eq!(
+            got("relay.window"),
+            ("2", "ORDERONCE__RELAY__WINDOW".into())
+        );
+        assert_eq!(
+            got("relay.poll_seconds"),
+            ("0.5", file.path().display().to_string())
+        );
+        assert_eq!(got("relay.lease_seconds"), ("10", "default".into()));
+        assert_eq!(loaded.config.batch.max, 3);
+        assert_eq!(loaded.config.relay.poll, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn the_file_may_be_named_by_a_variable() {
+        let file = file("batch.max = 7");
+        let env = [(FILE_VARIABLE, file.path().to_str().unwrap())];
+        assert_eq!(Config::load(None, env, &[]).unwrap().config.batch.max, 7);
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let file_text = "[batch]\nmax = 0\n[stoer]\nurl = 'x'\n";
+        let env = [
+            ("ORDERONCE__LOG__FORMAT", "xml"),
+            ("ORDERONCE__RELAY__LEASE_SECONDS", "0.05"),
+        ];
+        assert_eq!(
+            problems(file_text, &env),
+            "FILE: unknown key stoer.url, did you mean store.url?\n\
+             FILE: batch.max is `0`, expected an integer from 1 to 4096\n\
+             ORDERONCE__LOG__FORMAT: log.format is `xml`, expected pretty or json\n\
+             ORDERONCE__RELAY__LEASE_SECONDS: relay.lease_seconds is `0.05`, \
+             expected more than relay.poll_seconds = 0.05 (default)"
+        );
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_refused() {
+        let wrong = [
+            ("broker.keep_acked", &["1", "'yes'"][..]),
+            ("batch.max", &["4097", "-1", "1.5", "'many'", "[1]", "true"]),
+            (
+                "broker.poll_seconds",
+                &["0", "61", "nan", "inf", "-1", "'1s'"],
+            ),
+            ("retry.first_delay_seconds", &["2", "10.5"]),
+            (
+                "store.url",
+                &[
+                    "'orderonce.db'",
+                    "'sqlite://'",
+                    "'sqlite:a.db'",
+                    "'mysql://h/d'",
+                ],
+            ),
+            ("broker.url", &["'amqp://localhost'", "'embedded:x'"]),
+            ("account.points_kind", &["''", "'two words'"]),
+            ("log.format", &["'JSON'"]),
+            (
+                "log.filter",
+                &["''", "'inof'", "'orderonce=loud'", "'info,'", "['info']"],
+            ),
+        ];
+        for (key, values) in wrong {
+            for value in values {
+                let errors = load(&format!("{key} = {value}"), &[]).unwrap_err();
+                let [Problem::WrongValue { key: named, .. }] = errors.problems() else {
+                    panic!("{key} = {value}: {errors}");
+                };
+                assert_eq!(*named, key);
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_at_its_limit_is_accepted() {
+        let right = [
+            ("broker.keep_acked", &["true"][..]),
+            ("batch.max", &["1", "4096"]),
+            ("broker.poll_seconds", &["0.001", "29.5", "3e0"]),
+            ("retry.first_delay_seconds", &["1", "7200", "10.0"]),
+            ("store.url", &["'sqlite:///var/lib/orderonce.db'"]),
+            (
+                "log.filter",
+                &[
+                    "'off'",
+                    "'warn,orderonce=debug'",
+                    "'orderonce[batch]=trace'",
+                ],
+            ),
+        ];
+        for (key, values) in right {
+            for value in values {
+                load(&format!("{key} = {value}"), &[]).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_gets_a_suggestion_in_its_own_notation() {
+        let file_text =
+            "batch = 1\n[relay]\nlease = 1\n[janitor.batch]\nsize = 1\n[amqp]\nheartbeat = 1";
+        let env = [
+            ("ORDERONCE__BATCH_MAX", "1"),
+            ("ORDERONCE_PORT", "tcp://10.0.0.1"),
+        ];
+        assert_eq!(
+            problems(file_text, &env),
+            "FILE: unknown key amqp.heartbeat\n\
+             FILE: unknown key batch, did you mean batch.max?\n\
+             FILE: unknown key janitor.batch.size, did you mean janitor.batch?\n\
+             FILE: unknown key relay.lease, did you mean relay.lease_seconds?\n\
+             ORDERONCE__BATCH_MAX: unknown key batch_max, did you mean ORDERONCE__BATCH__MAX?"
+        );
+    }
+
+    #[test]
+    fn a_file_that_does_not_parse_is_reported_with_its_line_and_the_rest() {
+        let env = [("ORDERONCE__BATCH__MAX", "0")];
+        let said = problems("[store]\nurl = \"secret\n", &env);
+        assert!(
+            said.starts_with("FILE, line 2: invalid basic string"),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("batch.max is `0`, expected an integer from 1 to 4096"),
+            "{said}"
+        );
+        assert!(!said.contains("secret"), "{said}");
+    }
+
+    #[test]
+    fn a_named_file_must_exist() {
+        let errors = Config::load(Some(Path::new("no/such.toml")), NO_ENV, &[]).unwrap_err();
+        assert!(
+            errors
+                .to_string()
+                .starts_with("no/such.toml: cannot be read: "),
+            "{errors}"
+        );
+    }
+
+    #[test]
+    fn passwords_in_urls_are_masked_in_problems_and_entries() {
+        let said = problems("store.url = 'mysql://app:hunter2@db'", &[]);
+        assert_eq!(
+            said,
+            "FILE: store.url is `mysql://app:***@db`, expected a URL of the form sqlite://PATH"
+        );
+        let loaded = load("store.url = 'sqlite://app:hunter2@file'", &[]).unwrap();
+        assert_eq!(entry(&loaded, "store.url").value, "sqlite://app:***@file");
+        assert_eq!(
+            loaded.config.store.url.as_str(),
+            "sqlite://app:hunter2@file"
+        );
+        assert!(!format!("{loaded:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn problems_are_plain_json() {
+        let errors = load("", &[("ORDERONCE__BATCH__MAX", "0")]).unwrap_err();
+        assert_eq!(
+            serde_json::to_value(errors).unwrap(),
+            serde_json::json!([{
+                "problem": "wrong_value",
+                "key": "batch.max",
+                "value": "0",
+                "expected": "an integer from 1 to 4096",
+                "origin": "ORDERONCE__BATCH__MAX",
+            }])
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! What happened, for people: timelines, claims, dead letters and parked events.
+
+use super::{DeadFilter, DeadLetter, OutboxRow, ParkedRow, Result};
+use crate::domain::{Fingerprint, Key, OrderId, RoleName, Timestamp};
+use async_trait::async_trait;
+use serde::Serialize;
+
+/// A row of `idempotent_record`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClaimRow {
+    /// The role that took the key.
+    pub role: RoleName,
+    /// The key.
+    pub key: Key,
+    /// What the event is about.
+    pub subject: String,
+    /// Of the event's content.
+    pub fingerprint: Fingerprint,
+    /// Of the delivery that took the key.
+    pub message_id: String,
+    /// What became of it.
+    pub outcome: String,
+    /// The detail, such as the code of a rejection.
+    pub detail: Option<String>,
+    /// The message, if it was kept.
+    #[serde(skip)]
+    pub body: Option<String>,
+    /// When the key was taken.
+    pub created_at: Timestamp,
+    /// When the outcome was decided.
+    pub concluded_at: Timestamp,
+}
+
+/// Something that happened to an order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Moment {
+    /// When, by the database's clock.
+    pub at: Timestamp,
+    /// The table that tells of it.
+    pub table: &'static str,
+    /// What happened, in words.
+    pub what: String,
+}
+
+/// Questions of an operator. None of them writes or locks.
+#[async_trait]
+pub trait History {
+    /// Orders that wait for a payment past their deadline, oldest first, and the time by which they
+    /// are judged.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn due_orders(&self, limit: u32) -> Result<(Timestamp, Vec<OrderId>)>;
+
+    /// All that the tables of the roles tell of an order, oldest first; empty if they know nothing.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn timeline(&self, order_id: &str) -> Result<Vec<Moment>>;
+
+    /// The claims about a subject, such as an order, oldest first.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn claims_about(&self, subject: &str) -> Result<Vec<ClaimRow>>;
+
+    /// The claims of a key, of one role or of all.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn claims_of(&self, role: Option<&RoleName>, key: &str) -> Result<Vec<ClaimRow>>;
+
+    /// Parked events, the one with the nearest deadline first; those about a subject, or all.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn parked(&self, subject: Option<&str>, limit: u32) -> Result<Vec<ParkedRow>>;
+
+    /// What is to be published about an aggregate, oldest first.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn outbox_about(&self, aggregate: &str) -> Result<Vec<OutboxRow>>;
+
+    /// Dead letters, oldest first.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn dead_letters(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadLetter>>;
+
+    /// One dead letter.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn dead_letter(&self, id: i64) -> Result<Option<DeadLetter>>;
+
+    /// How many claims there are by role and outcome.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn claim_counts(&self) -> Result<Vec<(RoleName, String, u64)>>;
+}
