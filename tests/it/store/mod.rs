@@ -12,6 +12,7 @@ mod open;
 mod orders;
 mod outbox;
 mod parking;
+mod statements;
 mod text;
 mod transactions;
 
