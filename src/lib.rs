@@ -1,3 +1,5 @@
 //! An order processor for at-least-once message queues in which every effect happens once.
 
 pub mod domain;
+#[cfg(feature = "testkit")]
+pub mod testkit;
