@@ -7,4 +7,6 @@ pub mod gate;
 pub mod message;
 pub mod store;
 pub mod telemetry;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod worker;
