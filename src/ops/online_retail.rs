@@ -287,9 +287,7 @@ impl<R: Read> Import<R> {
     /// # Errors
     /// [`Error`] if there is none, or it lacks a column.
     pub fn new(input: R, options: Options) -> Result<Self, Error> {
-        let (rows, names) = Rows::new(input)
-            .map_err(|(line, source)| Error::Read { line, source })?
-            .ok_or(Error::Empty)?;
+        let (rows, names) = Rows::new(input)?;
         Ok(Self {
             rows,
             columns: Columns::find(names)?,
@@ -322,10 +320,10 @@ impl<R: Read> Iterator for Import<R> {
             match self.rows.read() {
                 Ok(Some(row)) => self.mapper.take(&row, &self.columns),
                 Ok(None) => self.at_end = true,
-                Err((line, source)) => {
+                Err(error) => {
                     self.at_end = true;
                     self.mapper.open.clear();
-                    return Some(Err(Error::Read { line, source }));
+                    return Some(Err(error));
                 }
             }
         }

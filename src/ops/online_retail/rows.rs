@@ -3,6 +3,7 @@
 //! A broken row must not take its neighbours along: a quote that is never closed would swallow
 //! all rows after it, so a row may only go on over the next lines if none of them is a row itself.
 
+use super::Error;
 use csv::{ByteRecord, ReaderBuilder};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -45,8 +46,8 @@ pub(super) struct Rows<R> {
 }
 
 impl<R: Read> Rows<R> {
-    /// Starts to read, with the names of the columns; `None` if there is nothing to read.
-    pub(super) fn new(input: R) -> Result<Option<(Self, Vec<String>)>, (u64, io::Error)> {
+    /// Starts to read, with the names of the columns.
+    pub(super) fn new(input: R) -> Result<(Self, Vec<String>), Error> {
         let mut rows = Self {
             lines: Lines {
                 input: BufReader::new(input),
@@ -58,9 +59,7 @@ impl<R: Read> Rows<R> {
             columns: 0,
         };
         loop {
-            let Some(line) = rows.next_line()? else {
-                return Ok(None);
-            };
+            let line = rows.next_line()?.ok_or(Error::Empty)?;
             if line == 1 && rows.text.starts_with(b"\xEF\xBB\xBF") {
                 rows.text.drain(..3);
             }
@@ -74,11 +73,11 @@ impl<R: Read> Rows<R> {
         rows.columns = rows.fields.len();
         let name = |field| String::from_utf8_lossy(field).trim().to_owned();
         let names = rows.fields.iter().map(name).collect();
-        Ok(Some((rows, names)))
+        Ok((rows, names))
     }
 
-    /// The next row, or the line before which reading failed.
-    pub(super) fn read(&mut self) -> Result<Option<Row<'_>>, (u64, io::Error)> {
+    /// The next row.
+    pub(super) fn read(&mut self) -> Result<Option<Row<'_>>, Error> {
         let line = loop {
             match self.next_line()? {
                 None => return Ok(None),
@@ -113,13 +112,13 @@ impl<R: Read> Rows<R> {
         }))
     }
 
-    fn next_line(&mut self) -> Result<Option<u64>, (u64, io::Error)> {
+    fn next_line(&mut self) -> Result<Option<u64>, Error> {
         self.lines.read(&mut self.text)
     }
 
     /// Tries to close a quote with the lines that follow. If that gives no row, they are read
     /// again as rows of their own.
-    fn complete(&mut self) -> Result<bool, (u64, io::Error)> {
+    fn complete(&mut self) -> Result<bool, Error> {
         let first = self.text.len();
         let mut taken = Vec::new();
         while taken.len() < MAX_MORE_LINES {
@@ -178,13 +177,16 @@ struct Lines<R> {
 impl<R: Read> Lines<R> {
     /// Puts the next line without its end into `text`, and returns its number. Of a line that is
     /// too long it keeps one byte more than is allowed.
-    fn read(&mut self, text: &mut Vec<u8>) -> Result<Option<u64>, (u64, io::Error)> {
+    fn read(&mut self, text: &mut Vec<u8>) -> Result<Option<u64>, Error> {
         if let Some((number, line)) = self.ahead.pop_front() {
             *text = line;
             return Ok(Some(number));
         }
         text.clear();
-        self.fill(text).map_err(|source| (self.number + 1, source))
+        self.fill(text).map_err(|source| Error::Read {
+            line: self.number + 1,
+            source,
+        })
     }
 
     fn fill(&mut self, text: &mut Vec<u8>) -> io::Result<Option<u64>> {
@@ -250,7 +252,7 @@ mod tests {
     /// Line, fields and fault of each row after the header `a,b,c`.
     fn read(text: &[u8]) -> Vec<(u64, Vec<String>, Option<Broken>)> {
         let input = [b"a,b,c\n", text].concat();
-        let (mut rows, names) = Rows::new(input.as_slice()).unwrap().unwrap();
+        let (mut rows, names) = Rows::new(input.as_slice()).unwrap();
         assert_eq!(names, ["a", "b", "c"]);
         let mut all = Vec::new();
         while let Some(row) = rows.read().unwrap() {
@@ -335,14 +337,10 @@ mod tests {
 
     #[test]
     fn a_byte_order_mark_and_empty_lines_come_before_the_names() {
-        let (_, names) = Rows::new(&b"\xEF\xBB\xBF\n \"a\" ,b\n"[..])
-            .unwrap()
-            .unwrap();
+        let (_, names) = Rows::new(&b"\xEF\xBB\xBF\n \"a\" ,b\n"[..]).unwrap();
         assert_eq!(names.len(), 2);
-        let (_, names) = Rows::new(&b"\xEF\xBB\xBF\"a\",b \r\n"[..])
-            .unwrap()
-            .unwrap();
+        let (_, names) = Rows::new(&b"\xEF\xBB\xBF\"a\",b \r\n"[..]).unwrap();
         assert_eq!(names, ["a", "b"]);
-        assert!(Rows::new(&b"\n \n"[..]).unwrap().is_none());
+        assert!(matches!(Rows::new(&b"\n \n"[..]), Err(Error::Empty)));
     }
 }
