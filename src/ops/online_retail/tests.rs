@@ -1,6 +1,9 @@
 //! One test for each rule of the mapping, then the real data.
 
+use super::fields::parse_date;
 use super::*;
+use crate::domain::event::{Adjustment, InventoryEvent, StockAdjust};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
