@@ -17,7 +17,7 @@
 //! to blame stands alone, so that it never takes its neighbours along.
 
 use super::{Error, Point, Points, Result, Role, Ruling};
-use crate::broker::{Consumer, Delivery, Settlement, Tag};
+use crate::broker::{Consumer, Delivery, Headers, Settlement, Tag};
 use crate::domain::retry::Next;
 use crate::domain::{
     DeadReason, Fingerprint, Key, Layer, Outcome, RetryPolicy, RoleName, Timestamp, Token,
@@ -302,6 +302,51 @@ impl<R: Role> Processor<R> {
         Ok(unit.settled(work.outcomes_by_unit().remove(0)))
     }
 
+    /// Takes events that did not come from a broker the same way, each as a delivery of its own, and
+    /// returns their outcomes in order. Must not be cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the database is away; the events that were not decided are not recorded.
+    pub async fn process_events(
+        &self,
+        now: Timestamp,
+        events: Vec<(R::Event, Outgoing)>,
+    ) -> Result<Vec<Outcome>> {
+        let source = format!("orderonce/{}", self.name);
+        let mut deliveries = Vec::with_capacity(events.len());
+        let mut contents = Vec::with_capacity(events.len());
+        for (event, outgoing) in events {
+            let message_id = format!("{}:{}", self.name, self.role.key(&event));
+            let meta = Meta {
+                id: &message_id,
+                source: &source,
+                time: now,
+                traceparent: None,
+            };
+            deliveries.push(Delivery {
+                tag: Tag { id: 0, fence: 0 },
+                message: message::encode(meta, &outgoing).into(),
+                headers: Headers::new(),
+                attempt: 0,
+                deliveries: 1,
+            });
+            contents.push(Content {
+                message_id,
+                event_type: outgoing.event_type.into_owned(),
+                traceparent: None,
+                items: vec![event],
+            });
+        }
+        let units = deliveries.iter().zip(contents);
+        let units: Vec<_> = units.map(|(d, content)| self.key(d, Ok(content))).collect();
+        let mut settled = Vec::with_capacity(units.len());
+        self.run(&units, &mut settled).await?;
+        report(&self.name, &settled);
+        self.tell(&settled).await;
+        let items = settled.into_iter().flat_map(|settled| settled.items);
+        Ok(items.map(|item| item.outcome).collect())
+    }
+
     async fn process_into(
         &self,
         deliveries: &[Delivery],
@@ -312,8 +357,12 @@ impl<R: Role> Processor<R> {
         let decoded = deliveries.iter().zip(decoded);
         let units: Vec<_> = decoded.map(|(d, content)| self.key(d, content)).collect();
         self.points.pass(Point::Keyed)?;
+        self.run(&units, settled).await
+    }
 
-        let mut parts = VecDeque::from([&units[..]]);
+    /// Steps 2 to 8 for all units, in order, in as few transactions as it takes.
+    async fn run(&self, units: &[Unit<'_, R::Event>], settled: &mut Vec<Settled>) -> Result<()> {
+        let mut parts = VecDeque::from([units]);
         while let Some(part) = parts.pop_front() {
             match self.attempt_again(part).await {
                 Ok(outcomes) => {
@@ -321,6 +370,7 @@ impl<R: Role> Processor<R> {
                     settled.extend(units.map(|(unit, outcomes)| unit.settled(outcomes)));
                 }
                 Err(Error::Store(error)) if is_to_blame(&error) => match part {
+                    [] => {}
                     [unit] => {
                         let outcomes = self.fail(unit, &error).await?;
                         settled.push(unit.settled(outcomes));
@@ -523,6 +573,7 @@ impl<R: Role> Processor<R> {
         NewOutbox {
             aggregate: event.subject,
             addressee: None,
+            headers: Headers::new(),
             event_type: event.event_type.into_owned(),
             message_id,
             message,
@@ -865,6 +916,7 @@ impl<'b, E> Books<'b, E> {
                 event_type: &content.event_type,
                 subject: &fresh.item.subject,
                 message: fresh.unit.text(),
+                headers: &fresh.unit.delivery.headers,
                 deadline,
             });
         } else if let Prior::Parked { .. } = fresh.prior {
