@@ -48,11 +48,10 @@ macro_rules! ids {
             /// [`IdError`] if it is empty, too long or holds a control character.
             pub fn new(text: &str) -> Result<Self, IdError> {
                 check(text)?;
-                Ok(Self(text.into()))
+                Ok(Self::literal(text))
             }
 
-            /// A text that is known to be an identifier: a literal, or one that was checked when
-            /// it was stored.
+            /// A text that is known to be an identifier.
             pub(crate) fn literal(text: &str) -> Self {
                 debug_assert_eq!(check(text), Ok(()));
                 Self(text.into())

@@ -186,17 +186,20 @@ impl Database {
     }
 
     fn migrate_error(&self, error: sqlx::migrate::MigrateError) -> Error {
-        use sqlx::migrate::MigrateError::{VersionMismatch, VersionMissing};
-        match error {
-            VersionMismatch(version) => Error::Setup(Setup::ChangedMigration {
+        use sqlx::migrate::MigrateError as M;
+        if let M::VersionMismatch(version) = error {
+            return Error::Setup(Setup::ChangedMigration {
                 at: self.path.display().to_string(),
                 version,
-            }),
-            VersionMissing(found) => self.newer(found),
-            sqlx::migrate::MigrateError::Execute(error)
-            | sqlx::migrate::MigrateError::ExecuteMigration(error, _) => on_open(&self.path, error),
-            other => Error::Unavailable(other.to_string()),
+            });
         }
+        if let M::VersionMissing(found) = error {
+            return self.newer(found);
+        }
+        if let M::Execute(error) | M::ExecuteMigration(error, _) = error {
+            return on_open(&self.path, error);
+        }
+        Error::Unavailable(error.to_string())
     }
 }
 

@@ -31,13 +31,13 @@ fn result_code(error: &sqlx::Error) -> Option<i32> {
 /// Classifies an error of a statement.
 pub(crate) fn from_sqlx(error: sqlx::Error) -> Error {
     let Some(extended) = result_code(&error) else {
-        return match error {
-            sqlx::Error::ColumnDecode { index, source } => Error::Corrupt {
+        if let sqlx::Error::ColumnDecode { index, source } = error {
+            return Error::Corrupt {
                 table: "a result",
                 problem: format!("column {index}: {source}"),
-            },
-            other => Error::Unavailable(other.to_string()),
-        };
+            };
+        }
+        return Error::Unavailable(error.to_string());
     };
     let text = error.to_string();
     match extended & 0xff {

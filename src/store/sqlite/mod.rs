@@ -1,10 +1,67 @@
 //! SQLite: the embedded default.
 //!
-//! A set goes in as one JSON parameter that `json_each` unfolds, so every statement is constant
-//! text.
+//! What lives here: opening the file, and one file per group of tables, as in the folders of the
+//! other databases. What deliberately does not: decisions.
+//!
+//! A set goes in as one JSON parameter, an array of arrays that `json_each` unfolds, so every
+//! statement is constant text. Bytes go in as one blob for the whole set, of which `substr` gives
+//! each row its part.
 
+mod accounts;
+mod audit;
+mod claims;
 mod connect;
+mod dead_letters;
 mod error;
+mod history;
+mod inventory;
+mod orders;
+mod outbox;
+mod parking;
+mod set;
+mod tx;
 
 pub use connect::{Database, Options};
 pub(crate) use error::from_sqlx;
+pub use tx::SqliteTx;
+
+use super::{Result, Store, Tx};
+use async_trait::async_trait;
+
+/// The store in a SQLite file.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    database: Database,
+}
+
+impl SqliteStore {
+    /// A store in an open file.
+    #[must_use]
+    pub fn new(database: Database) -> Self {
+        Self { database }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn begin(&self) -> Result<Box<dyn Tx>> {
+        let transaction = self.database.begin().await?;
+        Ok(Box::new(SqliteTx::new(transaction, self.database.clone())))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        const PING: &str = "SELECT 1";
+        let answer = sqlx::query(PING).execute(self.database.readers()).await;
+        answer.map(drop).map_err(from_sqlx)
+    }
+
+    async fn close(&self) {
+        self.database.close().await;
+    }
+}
