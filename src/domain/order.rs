@@ -702,3 +702,6 @@ impl Order {
         Money::new(self.total_minor, self.currency)
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;
