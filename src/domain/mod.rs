@@ -19,6 +19,10 @@ pub mod role;
 pub mod timestamp;
 
 #[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod diagram;
+#[cfg(test)]
 mod testing;
 
 pub use event::{Event, EventType};

@@ -467,6 +467,11 @@ impl World {
         &self.orders[&id::<OrderId>(order_id)].state
     }
 
+    /// How many events wait.
+    pub(crate) fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
     /// How often events of this type were emitted.
     pub(crate) fn count(&self, event_type: EventType) -> usize {
         let emitted = self.emitted.iter();

@@ -3,9 +3,7 @@
 mod properties;
 
 use super::*;
-use crate::domain::testing::{
-    AccountRows, check_table, id, points_rule, show_rest, show_verdict,
-};
+use crate::domain::testing::{AccountRows, check_table, id, points_rule, show_rest, show_verdict};
 use crate::domain::{Currency, EventType, RoleName};
 use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 
@@ -342,5 +340,8 @@ fn points_beyond_the_range_are_rejected() {
         credit: Some(&credit),
         ..AccountState::default()
     };
-    assert_eq!(decide(state, &refunded("R1", 5, true), &rule).verdict, overflow);
+    assert_eq!(
+        decide(state, &refunded("R1", 5, true), &rule).verdict,
+        overflow
+    );
 }

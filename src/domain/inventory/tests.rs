@@ -223,7 +223,10 @@ fn the_table_has_every_status_and_every_event_of_the_inventory() {
     }
     for status in ReservationStatus::iter() {
         let name: &str = status.into();
-        assert!(columns().iter().any(|&(column, _)| column == name), "{name}");
+        assert!(
+            columns().iter().any(|&(column, _)| column == name),
+            "{name}"
+        );
     }
     for (name, event) in events() {
         assert_eq!(name.split(',').next(), Some(event.event_type().name()));

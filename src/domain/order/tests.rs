@@ -394,16 +394,20 @@ fn the_table_has_every_status_and_every_event_of_the_order() {
     }
     for status in OrderStatus::iter() {
         let name: &str = status.into();
-        assert!(columns().iter().any(|&(column, _)| column == name), "{name}");
+        assert!(
+            columns().iter().any(|&(column, _)| column == name),
+            "{name}"
+        );
     }
-    let named = |name: &str, event: &OrderEvent| {
-        name.split(',').next() == Some(event.event_type().name())
-    };
+    let named =
+        |name: &str, event: &OrderEvent| name.split(',').next() == Some(event.event_type().name());
     assert!(events().iter().all(|(name, event, _)| named(name, event)));
     let role = |kind: EventType| kind.consumer().map(|role| role.to_string());
     for kind in EventType::iter() {
         let consumed = matches!(role(kind).as_deref(), Some("order" | "payment"));
-        let listed = events().iter().any(|(_, event, _)| event.event_type() == kind);
+        let listed = events()
+            .iter()
+            .any(|(_, event, _)| event.event_type() == kind);
         assert_eq!(consumed, listed, "{kind}");
     }
 }

@@ -46,7 +46,10 @@ fn assert_sound(rows: &AccountRows) {
     for (account, row) in &rows.accounts {
         let flows = rows.flows.iter().filter(|flow| flow.account == *account);
         assert!(row.balance >= 0);
-        assert_eq!(row.balance, flows.clone().map(|flow| flow.amount).sum::<i64>());
+        assert_eq!(
+            row.balance,
+            flows.clone().map(|flow| flow.amount).sum::<i64>()
+        );
         assert_eq!(i64::try_from(flows.count()), Ok(row.version));
     }
     let mut taken: HashMap<&Source, i64> = HashMap::new();

@@ -28,21 +28,16 @@ fn an_event() -> impl Strategy<Value = (OrderEvent, Context)> {
     );
     let of_trades = proptest::option::of(trades);
     let sums = select(vec![0, 1, 500, 1000, 1500, TOTAL, 2500]);
-    let refunds = (
-        numbers.clone(),
-        of_trades,
-        sums,
-        any::<bool>(),
-        currencies,
-    )
-        .prop_map(|(refund_no, trade_no, sum, own, currency)| {
+    let refunds = (numbers.clone(), of_trades, sums, any::<bool>(), currencies).prop_map(
+        |(refund_no, trade_no, sum, own, currency)| {
             let amount = if own { Own(sum) } else { RunningTotal(sum) };
             OrderEvent::RefundSucceeded(RefundSucceeded {
                 trade_no: trade_no.map(id),
                 currency: Currency::new(currency).unwrap(),
                 ..refund("O1", &refund_no, amount)
             })
-        });
+        },
+    );
     let others = vec![
         create("O1", TOTAL, &[("S1", 2)]),
         create("O1", TOTAL, &[("S1", 2)]),
