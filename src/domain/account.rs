@@ -222,7 +222,7 @@ impl Change<'_> {
         match rule.points(Money::new(kept, event.currency)) {
             // An order that earns nothing still gets its flow, which refunds wait for.
             Some(points) => self.write(points, None, Notice::Credited),
-            None => Rejection::AmountOverflow.into(),
+            None => self.reject(Rejection::AmountOverflow),
         }
     }
 
@@ -238,7 +238,7 @@ impl Change<'_> {
         };
         let kept = kept(event.paid_minor, event.refunded_minor);
         let Some(points) = rule.points(Money::new(kept, event.currency)) else {
-            return Rejection::AmountOverflow.into();
+            return self.reject(Rejection::AmountOverflow);
         };
         let surplus = credit.amount - self.state.reversed - points;
         let source = credit.source.clone();

@@ -44,10 +44,10 @@ pub(in crate::domain) fn columns() -> Vec<(&'static str, StockRows)> {
     let back = returned("R0", &[("S1", 2), ("S2", 1)]);
     let columns: [(_, &[InventoryEvent]); 6] = [
         ("none", &[]),
-        ("DEDUCTED", &[fits.clone()]),
+        ("DEDUCTED", std::slice::from_ref(&fits)),
         ("DEDUCTED_BACK", &[fits.clone(), back]),
         ("REJECTED", &[created("O1", &[("S1", 6)])]),
-        ("RELEASED", &[fits, closed("O1")]),
+        ("RELEASED", &[fits.clone(), closed("O1")]),
         ("RELEASED_FIRST", &[closed("O1")]),
     ];
     let rows = |(name, events): (_, &[InventoryEvent])| {

@@ -40,7 +40,8 @@ fn different_events() -> impl Strategy<Value = Vec<InventoryEvent>> {
     let adjustments = proptest::collection::vec((any::<Index>(), adjustment), 1..8);
     (orders, adjustments).prop_map(|(mut events, adjustments)| {
         for (n, (sku, (adjustment, version))) in adjustments.into_iter().enumerate() {
-            let event = adjust_as(&format!("A{n}"), *sku.get(&SKUS), adjustment, version);
+            let &sku_id = sku.get(&SKUS);
+            let event = adjust_as(&format!("A{n}"), sku_id, adjustment, version);
             events.push(event);
         }
         events
@@ -81,8 +82,6 @@ fn assert_sound(rows: &StockRows) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
-
     #[test]
     fn stock_is_the_sum_of_its_flows_and_never_negative(events in sequences()) {
         let mut rows = StockRows::with(&[("S1", 5), ("S2", 3)]);

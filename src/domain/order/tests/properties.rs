@@ -140,7 +140,7 @@ fn only_notes(event: &OrderEvent) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn the_rows_of_an_order_stay_sound(events in sequences()) {
