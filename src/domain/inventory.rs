@@ -341,3 +341,6 @@ fn add_up(lines: &[StockLine]) -> BTreeMap<&SkuId, i64> {
     }
     sums
 }
+
+#[cfg(test)]
+pub(super) mod tests;
