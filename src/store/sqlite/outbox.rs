@@ -17,9 +17,9 @@ const LAST_ERROR_CHARS: usize = 500;
 impl OutboxAppend for SqliteTx {
     async fn append(&mut self, now: Timestamp, rows: &[NewOutbox]) -> Result<()> {
         const APPEND: &str = "
-            INSERT INTO outbox (aggregate, addressee, event_type, message_id, message, created_at)
-            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3,
-                coalesce(substr(?3, value ->> 4, value ->> 5), x''), ?1
+            INSERT INTO outbox (aggregate, addressee, event_type, message_id, headers, message, created_at)
+            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4,
+                coalesce(substr(?3, value ->> 5, value ->> 6), x''), ?1
             FROM json_each(?2)
             ORDER BY json_each.key";
         if rows.is_empty() {
@@ -35,6 +35,7 @@ impl OutboxAppend for SqliteTx {
                 addressee,
                 event_type,
                 message_id,
+                &row.headers,
                 start,
                 length,
             )
@@ -90,7 +91,7 @@ impl Outbox for SqliteStore {
     async fn outbox_head(&self, limit: usize) -> Result<Vec<OutboxRow>> {
         // retry_at > 0 says nothing new; it lets the partial index be used.
         const HEAD: &str = "
-            SELECT id, aggregate, addressee, event_type, message_id, message, created_at, failures, last_error
+            SELECT id, aggregate, addressee, event_type, message_id, headers, message, created_at, failures, last_error
             FROM outbox AS row
             WHERE retry_at <= ?1 AND NOT EXISTS (
                 SELECT 1 FROM outbox AS older
@@ -167,7 +168,7 @@ impl SqliteStore {
     }
 }
 
-/// Reads `id, aggregate, addressee, event_type, message_id, message, created_at, failures,
+/// Reads `id, aggregate, addressee, event_type, message_id, headers, message, created_at, failures,
 /// last_error`.
 pub(super) fn outbox_row(row: &SqliteRow) -> Result<OutboxRow> {
     let row = Reader::new(row, "outbox", 1);
@@ -177,9 +178,10 @@ pub(super) fn outbox_row(row: &SqliteRow) -> Result<OutboxRow> {
         addressee: row.get::<Option<String>>(2)?.map(RoleName::new),
         event_type: row.get(3)?,
         message_id: row.get(4)?,
-        message: row.get(5)?,
-        created_at: Timestamp(row.get(6)?),
-        failures: row.get(7)?,
-        last_error: row.get(8)?,
+        headers: row.json(5)?,
+        message: row.get(6)?,
+        created_at: Timestamp(row.get(7)?),
+        failures: row.get(8)?,
+        last_error: row.get(9)?,
     })
 }
