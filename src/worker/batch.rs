@@ -943,24 +943,24 @@ fn report(role: &RoleName, settled: &[Settled]) {
     for delivery in settled {
         for ItemOutcome { key, outcome } in &delivery.items {
             let name = outcome.name();
-            let layer: &'static str = outcome.layer().map_or("", Into::into);
             metrics::counter!(
                 "orderonce_outcomes_total",
                 "role" => role.as_str().to_owned(),
                 "outcome" => name,
-                "layer" => layer
+                "layer" => outcome.layer().map_or("", Into::into)
             )
             .increment(1);
             let key = key.as_ref().map(|(key, _)| key.as_str());
             let message_id = delivery.message_id.as_deref();
             let detail = detail(outcome);
             let detail = detail.as_deref();
+            let layer = outcome.layer().map(<&str>::from);
             match outcome {
                 Outcome::Dead(_) | Outcome::Conflict => {
                     tracing::warn!(%role, message_id, key, outcome = name, detail, "kept in the dead-letter table");
                 }
                 _ => {
-                    tracing::info!(%role, message_id, key, outcome = name, detail, "settled");
+                    tracing::info!(%role, message_id, key, outcome = name, layer, detail, "settled");
                 }
             }
         }
