@@ -283,3 +283,16 @@ fn what_waits_for_an_order_that_ends_is_decided_at_once() {
     assert_eq!(world.parked(), 0);
     assert_eq!(status(&world), OrderStatus::Closed);
 }
+
+#[test]
+fn points_are_those_of_the_money_that_was_kept() {
+    let mut world = paid(1999);
+    world.deliver(refund("O1", "R1", Own(500)));
+    world.deliver(OrderEvent::Ship(of("O1")));
+    world.deliver(OrderEvent::Complete(of("O1")));
+    assert_eq!(world.accounts.balance("U1", "POINTS"), 14);
+    world.deliver(refund("O1", "R2", Own(500)));
+    assert_eq!(world.accounts.balance("U1", "POINTS"), 9);
+    // The refund before completion took nothing.
+    assert_eq!(world.accounts.flows.len(), 2);
+}

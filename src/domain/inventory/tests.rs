@@ -237,3 +237,20 @@ fn the_table_has_every_status_and_every_event_of_the_inventory() {
         assert_eq!(consumed, listed, "{kind}");
     }
 }
+
+#[test]
+fn a_rejection_tells_what_is_missing() {
+    let rows = StockRows::with(&[("S1", 5), ("S2", 1)]);
+    let event = created("O1", &[("S1", 3), ("S2", 1), ("S1", 3), ("S9", 1)]);
+    let shortage = |sku_id, wanted, available| Shortage {
+        sku_id: id(sku_id),
+        wanted,
+        available,
+    };
+    let rejected = StockRejected {
+        order_id: id("O1"),
+        shortages: vec![shortage("S1", 6, 5), shortage("S9", 1, 0)],
+    };
+    let rejected = Event::Order(OrderEvent::StockRejected(rejected));
+    assert_eq!(rows.decide(&event).emits, [rejected]);
+}

@@ -411,3 +411,34 @@ fn the_table_has_every_status_and_every_event_of_the_order() {
         assert_eq!(consumed, listed, "{kind}");
     }
 }
+
+#[test]
+fn closing_asks_for_what_has_not_been_given_back() {
+    let back = OrderEvent::RefundSucceeded(refund("O1", "R1", Own(500)));
+    let paid = OrderEvent::PaymentSucceeded(pay("O1", "T1", TOTAL));
+    let events = [create("O1", TOTAL, &[("S1", 2)]), paid, back, cancel("O1")];
+    let rows = OrderRows::after(&events.map(|event| (event, EARLY)));
+    let asked = rows.state.refunds.last().unwrap();
+    assert_eq!(asked.status, RefundStatus::Requested);
+    assert_eq!(asked.amount_minor, TOTAL - 500);
+
+    let free = [create("O1", 0, &[("S1", 2)]), cancel("O1")];
+    let rows = OrderRows::after(&free.map(|event| (event, EARLY)));
+    assert_eq!(rows.state.refunds, []);
+}
+
+#[test]
+fn an_order_is_due_when_it_says_so_and_its_charges_take_no_stock() {
+    let OrderEvent::Create(mut event) = create("O1", TOTAL, &[("S1", 2), ("POST", 1)]) else {
+        unreachable!()
+    };
+    event.pay_within_seconds = Some(60);
+    event.lines[1].charge = true;
+    let event = OrderEvent::Create(event);
+    let decision = decide(&OrderState::default(), &event, &EARLY);
+    assert_eq!(decision.writes.lines.len(), 2);
+    let order = decision.writes.order.unwrap();
+    assert_eq!(order.pay_deadline.since(EARLY.now).as_secs(), 60);
+    let created = crate::domain::testing::created("O1", &[("S1", 2)]);
+    assert_eq!(decision.emits, [Event::Inventory(created)]);
+}
