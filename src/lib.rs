@@ -5,6 +5,9 @@ pub mod config;
 pub mod domain;
 pub mod gate;
 pub mod message;
+pub mod ops;
 pub mod store;
 pub mod telemetry;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod worker;

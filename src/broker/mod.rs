@@ -58,7 +58,7 @@ pub enum Settlement {
 
 /// Receives the deliveries of one role.
 #[async_trait]
-pub trait Consumer: Send {
+pub trait Consumer: Send + Sync {
     /// Waits for deliveries and returns what has arrived, from one to `max`, oldest first. Dropping
     /// the future loses nothing.
     ///
@@ -112,7 +112,7 @@ pub enum Receipt {
 
 /// Publishes messages.
 #[async_trait]
-pub trait Publisher: Send {
+pub trait Publisher: Send + Sync {
     /// Publishes messages in order and waits for what the broker says of each.
     ///
     /// # Errors

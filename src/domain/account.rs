@@ -205,6 +205,11 @@ fn order_source(order_id: &str) -> Source {
     }
 }
 
+/// What of a payment was not given back; more than all of it cannot be.
+fn kept(paid_minor: i64, refunded_minor: i64) -> i64 {
+    paid_minor.saturating_sub(refunded_minor).max(0)
+}
+
 struct Change<'a> {
     state: AccountState<'a>,
     account: AccountId,
@@ -213,11 +218,11 @@ struct Change<'a> {
 
 impl Change<'_> {
     fn earn(self, event: &OrderCompleted, rule: &PointsRule) -> AccountDecision {
-        let kept = event.paid_minor.saturating_sub(event.refunded_minor);
+        let kept = kept(event.paid_minor, event.refunded_minor);
         match rule.points(Money::new(kept, event.currency)) {
             // An order that earns nothing still gets its flow, which refunds wait for.
             Some(points) => self.write(points, None, Notice::Credited),
-            None => Rejection::AmountOverflow.into(),
+            None => self.reject(Rejection::AmountOverflow),
         }
     }
 
@@ -231,9 +236,9 @@ impl Change<'_> {
         let Some(credit) = self.state.credit else {
             return self.park_for(&order_source(event.order_id.as_str()));
         };
-        let kept = event.paid_minor.saturating_sub(event.refunded_minor);
+        let kept = kept(event.paid_minor, event.refunded_minor);
         let Some(points) = rule.points(Money::new(kept, event.currency)) else {
-            return Rejection::AmountOverflow.into();
+            return self.reject(Rejection::AmountOverflow);
         };
         let surplus = credit.amount - self.state.reversed - points;
         let source = credit.source.clone();
@@ -268,6 +273,10 @@ impl Change<'_> {
     }
 
     fn park_for(&self, credit: &Source) -> AccountDecision {
+        if self.state.own.is_some() {
+            // The flow that is there took back another credit.
+            return Verdict::Conflict.into();
+        }
         Verdict::Parked(token(&self.account, credit)).into()
     }
 
@@ -329,3 +338,6 @@ impl Change<'_> {
         )))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -320,7 +320,9 @@ impl InventoryEvent {
         }
     }
 
-    fn subject(&self) -> &str {
+    /// What it is about: an order or a SKU.
+    #[must_use]
+    pub fn subject(&self) -> &str {
         match self {
             Self::Created(event) => event.order_id.as_str(),
             Self::Closed(event) => event.order_id.as_str(),
@@ -376,7 +378,9 @@ impl AccountEvent {
         }
     }
 
-    fn subject(&self) -> &str {
+    /// What it is about: an order or a user.
+    #[must_use]
+    pub fn subject(&self) -> &str {
         match self {
             Self::Completed(event) => event.order_id.as_str(),
             Self::Refunded(event) => event.order_id.as_str(),

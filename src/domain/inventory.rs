@@ -5,7 +5,7 @@ use super::event::{
     StockAdjust, StockLine, StockRejected, StockReturn,
 };
 use super::outcome::{Decision, Rejection, Verdict};
-use super::{Key, OrderId, SkuId, Token};
+use super::{Key, OrderId, ReturnId, SkuId, Token};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use strum::{Display, EnumIter, EnumString, IntoStaticStr};
@@ -24,6 +24,10 @@ pub enum ReservationStatus {
     /// The goods are back in stock, or were never taken.
     Released,
 }
+
+/// The most units that an adjustment may leave of a SKU: far beyond any warehouse, and far enough
+/// from the end of the range that no order's goods coming back can reach it.
+pub const MAX_UNITS: i64 = 1_000_000_000_000_000;
 
 /// A row of `reservation`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,6 +147,30 @@ pub fn token(order_id: &OrderId) -> Token {
     ])
 }
 
+/// The id of the flow that an adjustment writes.
+#[must_use]
+pub fn adjust_flow_id(adjust: &StockAdjust) -> Key {
+    Key::of(&[
+        FlowAction::Adjust.into(),
+        adjust.adjustment_id.as_str(),
+        adjust.sku_id.as_str(),
+    ])
+}
+
+/// The id of the flow that an event of an order writes for one SKU.
+fn flow_id(
+    order_id: &OrderId,
+    sku_id: &SkuId,
+    action: FlowAction,
+    return_id: Option<&ReturnId>,
+) -> Key {
+    let parts = [order_id.as_str(), sku_id.as_str(), action.into()];
+    match return_id {
+        None => Key::of(&parts),
+        Some(return_id) => Key::of(&[&parts[..], &[return_id.as_str()]].concat()),
+    }
+}
+
 impl InventoryState<'_> {
     fn available(&self, sku_id: &SkuId) -> i64 {
         self.stock.get(sku_id).map_or(0, |stock| stock.available)
@@ -185,12 +213,8 @@ impl InventoryState<'_> {
         }
 
         let flows = wanted.into_iter().map(|(sku_id, qty)| {
-            let parts = [
-                order_id.as_str(),
-                sku_id.as_str(),
-                FlowAction::Deduct.into(),
-            ];
-            self.flow(Some(order_id), sku_id, FlowAction::Deduct, &parts, -qty)
+            let id = flow_id(order_id, sku_id, FlowAction::Deduct, None);
+            self.flow(id, order_id, sku_id, FlowAction::Deduct, -qty)
         });
         Decision::applied(InventoryWrites {
             reservation: Some(self.reserve(order_id, ReservationStatus::Deducted)),
@@ -207,12 +231,8 @@ impl InventoryState<'_> {
         let order_id = &closed.order_id;
         let flows = self.out().into_iter().filter(|&(_, out)| out > 0);
         let flows = flows.map(|(sku_id, out)| {
-            let parts = [
-                order_id.as_str(),
-                sku_id.as_str(),
-                FlowAction::Release.into(),
-            ];
-            self.flow(Some(order_id), sku_id, FlowAction::Release, &parts, out)
+            let id = flow_id(order_id, sku_id, FlowAction::Release, None);
+            self.flow(id, order_id, sku_id, FlowAction::Release, out)
         });
         Decision::applied(InventoryWrites {
             reservation: Some(self.reserve(order_id, ReservationStatus::Released)),
@@ -223,18 +243,9 @@ impl InventoryState<'_> {
     /// Puts back what came back, at most what is still out.
     fn give_back(&self, back: &StockReturn) -> InventoryDecision {
         let order_id = &back.order_id;
-        let action = FlowAction::Return.into();
-        let flow_id = |sku_id: &SkuId| {
-            let parts = [
-                order_id.as_str(),
-                sku_id.as_str(),
-                action,
-                back.return_id.as_str(),
-            ];
-            Key::of(&parts)
-        };
         let returned = add_up(&back.lines);
-        let ids: Vec<Key> = returned.keys().map(|sku_id| flow_id(sku_id)).collect();
+        let flow_id = |sku_id| flow_id(order_id, sku_id, FlowAction::Return, Some(&back.return_id));
+        let ids: Vec<Key> = returned.keys().map(|&sku_id| flow_id(sku_id)).collect();
         if self.flows.iter().any(|flow| ids.contains(&flow.flow_id)) {
             return Verdict::Duplicate.into();
         }
@@ -244,13 +255,8 @@ impl InventoryState<'_> {
             .map(|(sku_id, qty)| (sku_id, qty.min(out.get(sku_id).copied().unwrap_or(0))))
             .filter(|&(_, qty)| qty > 0)
             .map(|(sku_id, qty)| {
-                let parts = [
-                    order_id.as_str(),
-                    sku_id.as_str(),
-                    action,
-                    back.return_id.as_str(),
-                ];
-                self.flow(Some(order_id), sku_id, FlowAction::Return, &parts, qty)
+                let id = flow_id(sku_id);
+                self.flow(id, order_id, sku_id, FlowAction::Return, qty)
             })
             .collect();
         if flows.is_empty() {
@@ -282,32 +288,37 @@ impl InventoryState<'_> {
         if available + change < 0 {
             return Rejection::InsufficientStock.into();
         }
-        let parts = [
-            FlowAction::Adjust.into(),
-            adjust.adjustment_id.as_str(),
-            adjust.sku_id.as_str(),
-        ];
+        if available + change > MAX_UNITS {
+            return Rejection::AmountOverflow.into();
+        }
         Decision::applied(InventoryWrites {
             reservation: None,
-            flows: vec![self.flow(None, &adjust.sku_id, FlowAction::Adjust, &parts, change)],
+            flows: vec![Flow {
+                flow_id: adjust_flow_id(adjust),
+                order_id: None,
+                sku_id: adjust.sku_id.clone(),
+                action: FlowAction::Adjust,
+                qty: change,
+                available_after: available + change,
+            }],
         })
     }
 
     fn flow(
         &self,
-        order_id: Option<&OrderId>,
+        flow_id: Key,
+        order_id: &OrderId,
         sku_id: &SkuId,
         action: FlowAction,
-        id: &[&str],
         qty: i64,
     ) -> Flow {
         Flow {
-            flow_id: Key::of(id),
-            order_id: order_id.cloned(),
+            flow_id,
+            order_id: Some(order_id.clone()),
             sku_id: sku_id.clone(),
             action,
             qty,
-            available_after: self.available(sku_id) + qty,
+            available_after: self.available(sku_id).saturating_add(qty),
         }
     }
 
@@ -330,3 +341,6 @@ fn add_up(lines: &[StockLine]) -> BTreeMap<&SkuId, i64> {
     }
     sums
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -7,7 +7,6 @@
 #![doc = include_str!("states.md")]
 
 pub mod account;
-pub mod diagram;
 pub mod event;
 pub mod id;
 pub mod inventory;
@@ -18,6 +17,13 @@ pub mod outcome;
 pub mod retry;
 pub mod role;
 pub mod timestamp;
+
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod diagram;
+#[cfg(test)]
+mod testing;
 
 pub use event::{Event, EventType};
 pub use id::{

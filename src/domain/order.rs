@@ -400,7 +400,7 @@ impl Standing<'_> {
         if let Some(payment) = self.accepted()
             && left > 0
         {
-            let (refund, asked) = ask_refund(payment, left);
+            let (refund, asked) = self.ask_refund(payment, left);
             decision.writes.refund = Some(refund);
             decision.emits.push(asked);
         }
@@ -468,7 +468,7 @@ impl Standing<'_> {
             }
             WaitPay => self.accept(event),
             // No money came, so there is none to give back.
-            Paid | Shipped | Completed | Closed | Refunded if event.amount_minor == 0 => {
+            Paid | Shipped | Completed | Closed | Refunded if event.amount_minor <= 0 => {
                 Verdict::Stale.into()
             }
             Paid | Shipped | Completed => self.return_payment(event, PaymentStatus::Surplus),
@@ -491,7 +491,7 @@ impl Standing<'_> {
     /// Records a payment that the order does not need, and asks for it to be given back.
     fn return_payment(&self, event: &PaymentSucceeded, status: PaymentStatus) -> OrderDecision {
         let payment = payment_row(event, status);
-        let (refund, asked) = ask_refund(&payment, payment.amount_minor);
+        let (refund, asked) = self.ask_refund(&payment, payment.amount_minor);
         let mut writes = self.step(self.order.status, |_| {});
         writes.payment = Some(payment);
         writes.refund = Some(refund);
@@ -610,8 +610,10 @@ impl Standing<'_> {
             return Rejection::NumberOfAnotherOrder.into();
         }
         let known = self.known_refund(&event.provider, &event.refund_no);
-        if known.is_some_and(|refund| refund.status == RefundStatus::Succeeded) {
-            return Verdict::Stale.into();
+        match known.map(|refund| refund.status) {
+            Some(RefundStatus::Succeeded) => return Verdict::Stale.into(),
+            Some(RefundStatus::Failed) => return Verdict::Duplicate.into(),
+            Some(RefundStatus::Requested) | None => {}
         }
         let refund = match known {
             Some(known) => Refund {
@@ -631,6 +633,33 @@ impl Standing<'_> {
         let mut writes = self.step(self.order.status, |_| {});
         writes.refund = Some(refund);
         Decision::applied(writes)
+    }
+
+    /// Asks for `amount_minor` of a payment under a number that the order's refunds do not have yet,
+    /// so that no row of a refund that somebody made under it is lost.
+    fn ask_refund(&self, payment: &Payment, amount_minor: i64) -> (Refund, Event) {
+        let mut number = refund_no(&payment.provider, &payment.trade_no);
+        while self.known_refund(&payment.provider, &number).is_some() {
+            number = refund_no(&payment.provider, &TradeNo::literal(number.as_str()));
+        }
+        let refund = Refund {
+            provider: payment.provider.clone(),
+            refund_no: number,
+            order_id: payment.order_id.clone(),
+            trade_no: Some(payment.trade_no.clone()),
+            status: RefundStatus::Requested,
+            amount_minor,
+            currency: payment.currency,
+        };
+        let asked = Event::Notice(Notice::RefundRequested(RefundRequested {
+            order_id: refund.order_id.clone(),
+            provider: refund.provider.clone(),
+            trade_no: payment.trade_no.clone(),
+            refund_no: refund.refund_no.clone(),
+            amount_minor,
+            currency: refund.currency,
+        }));
+        (refund, asked)
     }
 
     fn accepted(&self) -> Option<&Payment> {
@@ -674,27 +703,6 @@ fn payment_row(event: &PaymentSucceeded, status: PaymentStatus) -> Payment {
     }
 }
 
-fn ask_refund(payment: &Payment, amount_minor: i64) -> (Refund, Event) {
-    let refund = Refund {
-        provider: payment.provider.clone(),
-        refund_no: refund_no(&payment.provider, &payment.trade_no),
-        order_id: payment.order_id.clone(),
-        trade_no: Some(payment.trade_no.clone()),
-        status: RefundStatus::Requested,
-        amount_minor,
-        currency: payment.currency,
-    };
-    let asked = Event::Notice(Notice::RefundRequested(RefundRequested {
-        order_id: refund.order_id.clone(),
-        provider: refund.provider.clone(),
-        trade_no: payment.trade_no.clone(),
-        refund_no: refund.refund_no.clone(),
-        amount_minor,
-        currency: refund.currency,
-    }));
-    (refund, asked)
-}
-
 impl Order {
     /// What is to be paid.
     #[must_use]
@@ -702,3 +710,6 @@ impl Order {
         Money::new(self.total_minor, self.currency)
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

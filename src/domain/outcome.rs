@@ -174,6 +174,8 @@ pub enum DeadReason {
     ParkedTooLong,
     /// It was delivered again and again and never settled: it seems to kill the process.
     CrashLoop,
+    /// The business had said no, and an operator has it decided anew.
+    Rejected,
 }
 
 /// What a state machine says of an event.

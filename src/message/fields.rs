@@ -39,6 +39,7 @@ impl fmt::Display for Path {
 /// The fields of one JSON object. A field that is `null` counts as missing.
 #[derive(Debug, Clone)]
 pub struct Fields<'a> {
+    json: &'a str,
     path: Path,
     entries: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
@@ -62,7 +63,23 @@ impl<'a> Fields<'a> {
                 });
             }
         }
-        Ok(Self { path, entries })
+        Ok(Self {
+            json,
+            path,
+            entries,
+        })
+    }
+
+    /// The whole object, as a type of the caller's.
+    ///
+    /// # Errors
+    /// [`Malformed::Invalid`] with what the type says is wrong.
+    pub fn deserialize<T: Deserialize<'a>>(&self) -> Result<T, Malformed> {
+        serde_json::from_str(self.json).map_err(|error| Malformed::Invalid {
+            field: self.path.to_string(),
+            value: shorten(self.json),
+            problem: format!("cannot be read: {error}"),
+        })
     }
 
     pub(super) fn optional(&self, name: &str) -> Option<&'a RawValue> {

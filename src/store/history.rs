@@ -1,7 +1,11 @@
 //! What happened, for people: timelines, claims, dead letters and parked events.
 
 use super::{DeadFilter, DeadLetter, OutboxRow, ParkedRow, Result};
-use crate::domain::{Fingerprint, Key, OrderId, RoleName, Timestamp};
+use crate::domain::inventory::ReservationStatus;
+use crate::domain::order::OrderStatus;
+use crate::domain::{
+    AccountKind, Currency, Fingerprint, Key, OrderId, RoleName, Timestamp, UserId,
+};
 use async_trait::async_trait;
 use serde::Serialize;
 
@@ -40,6 +44,35 @@ pub struct Moment {
     pub table: &'static str,
     /// What happened, in words.
     pub what: String,
+    /// The key of the event that caused it, where the table says so.
+    pub key: Option<Key>,
+}
+
+/// Where an order stands, in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OrderSummary {
+    /// The order.
+    pub order_id: OrderId,
+    /// Who ordered.
+    pub user_id: UserId,
+    /// Where it stands.
+    pub status: OrderStatus,
+    /// How many steps its history has.
+    pub version: i64,
+    /// Currency of its amounts.
+    pub currency: Currency,
+    /// What is to be paid, in minor units.
+    pub total_minor: i64,
+    /// What was paid, in minor units.
+    pub paid_minor: i64,
+    /// What was given back, in minor units.
+    pub refunded_minor: i64,
+    /// When it expires if unpaid.
+    pub pay_deadline: Timestamp,
+    /// What became of its stock, if that is known here.
+    pub reservation: Option<ReservationStatus>,
+    /// What it has earned and kept, by kind of account, if that is known here.
+    pub earned: Vec<(AccountKind, i64)>,
 }
 
 /// Questions of an operator. None of them writes or locks.
@@ -51,6 +84,12 @@ pub trait History {
     /// # Errors
     /// [`super::Error::Unavailable`].
     async fn due_orders(&self, limit: u32) -> Result<(Timestamp, Vec<OrderId>)>;
+
+    /// Where an order stands; `None` if it is not there.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`], [`super::Error::Corrupt`].
+    async fn order_summary(&self, order_id: &str) -> Result<Option<OrderSummary>>;
 
     /// All that the tables of the roles tell of an order, oldest first; empty if they know nothing.
     ///

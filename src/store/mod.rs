@@ -20,11 +20,11 @@ mod parking;
 pub mod sqlite;
 
 pub use accounts::{AccountUpdate, Accounts, CreditState};
-pub use audit::{Audit, Difference, Subject};
+pub use audit::{About, Audit, CHECKS, Check, Difference, Subject};
 pub use claims::{Claimed, Claims, Conclusion, NewClaim, Prior};
 pub use dead_letters::{DeadFilter, DeadLetter, DeadLetters, DeadStatus, NewDeadLetter};
 pub use error::{Error, Result, Setup};
-pub use history::{ClaimRow, History, Moment};
+pub use history::{ClaimRow, History, Moment, OrderSummary};
 pub use inventory::{Inventory, StockUpdate};
 pub use orders::{OrderUpdate, Orders, RefundUpdate, StepRow};
 pub use outbox::{Lease, NewOutbox, Outbox, OutboxRow};

@@ -4,6 +4,7 @@ use super::Result;
 use crate::domain::{RoleName, Timestamp};
 use async_trait::async_trait;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A message to be published.
@@ -17,6 +18,8 @@ pub struct NewOutbox {
     pub event_type: String,
     /// Its id, the same at every attempt to publish it.
     pub message_id: String,
+    /// Headers to publish it with.
+    pub headers: BTreeMap<String, String>,
     /// The message.
     pub message: Vec<u8>,
 }
@@ -34,6 +37,8 @@ pub struct OutboxRow {
     pub event_type: String,
     /// Its message id.
     pub message_id: String,
+    /// Headers to publish it with.
+    pub headers: BTreeMap<String, String>,
     /// The message.
     #[serde(skip)]
     pub message: Vec<u8>,

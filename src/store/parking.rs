@@ -4,6 +4,7 @@ use super::Result;
 use crate::domain::{Key, RoleName, Timestamp, Token};
 use async_trait::async_trait;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// An event to be parked, or parked again.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub struct NewParked<'a> {
     pub subject: &'a str,
     /// The message as it came.
     pub message: &'a str,
+    /// Its headers, which it is handed back with.
+    pub headers: &'a BTreeMap<String, String>,
     /// When it is given up. One that is parked again keeps the deadline it has.
     pub deadline: Timestamp,
 }
@@ -39,6 +42,8 @@ pub struct ParkedRow {
     pub event_type: String,
     /// The message as it came.
     pub message: String,
+    /// Its headers.
+    pub headers: BTreeMap<String, String>,
     /// When it was parked first.
     pub parked_at: Timestamp,
     /// When it is given up.

@@ -1,1 +1,27 @@
-//! Workers.
+//! Workers: from deliveries to outcomes.
+//!
+//! What lives here: the path of a batch (start at [`batch`]), the four roles, the relay, the
+//! janitor, and the supervisor that runs them. What deliberately does not: business rules, which
+//! are [`crate::domain`]'s, and SQL, which is [`crate::store`]'s.
+
+pub mod batch;
+mod role;
+
+pub mod account;
+pub mod handler;
+pub mod inventory;
+pub mod order;
+mod order_rows;
+pub mod payment;
+
+pub mod janitor;
+pub mod relay;
+pub mod supervisor;
+
+mod error;
+mod point;
+
+pub use batch::{ItemOutcome, Processed, Processor, Settings, Settled, Worker};
+pub use error::{Error, Result};
+pub use point::{Point, Points};
+pub use role::{Role, Ruling};

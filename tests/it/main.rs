@@ -1,3 +1,6 @@
 //! Integration tests.
 
+#[cfg(test)]
+mod broker;
+#[cfg(test)]
 mod store;

@@ -19,9 +19,9 @@ impl OutboxAppend for SqliteTx {
         // json_each gives the rows in their order, so that they are numbered in it. ORDER BY would
         // copy every message once more.
         const APPEND: &str = "
-            INSERT INTO outbox (aggregate, addressee, event_type, message_id, message, created_at)
-            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3,
-                coalesce(substr(?3, value ->> 4, value ->> 5), x''), ?1
+            INSERT INTO outbox (aggregate, addressee, event_type, message_id, headers, message, created_at)
+            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4,
+                coalesce(substr(?3, value ->> 5, value ->> 6), x''), ?1
             FROM json_each(?2)";
         if rows.is_empty() {
             return Ok(());
@@ -36,6 +36,7 @@ impl OutboxAppend for SqliteTx {
                 addressee,
                 event_type,
                 message_id,
+                &row.headers,
                 start,
                 length,
             )
@@ -91,7 +92,7 @@ impl Outbox for SqliteStore {
     async fn outbox_head(&self, limit: usize) -> Result<Vec<OutboxRow>> {
         // retry_at > 0 says nothing new; it lets the partial index be used.
         const HEAD: &str = "
-            SELECT id, aggregate, addressee, event_type, message_id, message, created_at, failures, last_error
+            SELECT id, aggregate, addressee, event_type, message_id, headers, message, created_at, failures, last_error
             FROM outbox AS row
             WHERE retry_at <= ?1 AND NOT EXISTS (
                 SELECT 1 FROM outbox AS older
@@ -168,7 +169,7 @@ impl SqliteStore {
     }
 }
 
-/// Reads `id, aggregate, addressee, event_type, message_id, message, created_at, failures,
+/// Reads `id, aggregate, addressee, event_type, message_id, headers, message, created_at, failures,
 /// last_error`.
 pub(super) fn outbox_row(row: &SqliteRow) -> Result<OutboxRow> {
     let row = Reader::new(row, "outbox", 1);
@@ -178,9 +179,10 @@ pub(super) fn outbox_row(row: &SqliteRow) -> Result<OutboxRow> {
         addressee: row.get::<Option<String>>(2)?.map(RoleName::new),
         event_type: row.get(3)?,
         message_id: row.get(4)?,
-        message: row.get(5)?,
-        created_at: Timestamp(row.get(6)?),
-        failures: row.get(7)?,
-        last_error: row.get(8)?,
+        headers: row.json(5)?,
+        message: row.get(6)?,
+        created_at: Timestamp(row.get(7)?),
+        failures: row.get(8)?,
+        last_error: row.get(9)?,
     })
 }

@@ -17,8 +17,8 @@ impl Parking for SqliteTx {
     ) -> Result<()> {
         const PARK: &str = "
             INSERT INTO parked_event
-                (role, key, awaits, message_id, event_type, subject, message, parked_at, deadline)
-            SELECT ?1, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, ?2, value ->> 6
+                (role, key, awaits, message_id, event_type, subject, message, headers, parked_at, deadline)
+            SELECT ?1, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, ?2, value ->> 7
             FROM json_each(?3)
             WHERE true
             ON CONFLICT (role, key) DO UPDATE SET awaits = excluded.awaits, woken_at = NULL";
@@ -30,8 +30,9 @@ impl Parking for SqliteTx {
             let (event_type, subject) = (event.event_type, event.subject);
             let (message_id, message) = (event.message_id, event.message);
             let deadline = event.deadline.0;
+            let headers = event.headers;
             (
-                key, awaits, message_id, event_type, subject, message, deadline,
+                key, awaits, message_id, event_type, subject, message, headers, deadline,
             )
         }))?;
         let insert = sqlx::query(PARK).bind(role.as_str()).bind(now.0).bind(set);
@@ -52,8 +53,8 @@ impl Parking for SqliteTx {
 
     async fn wake(&mut self, now: Timestamp, tokens: &[Token]) -> Result<u64> {
         const HAND_BACK: &str = "
-            INSERT INTO outbox (aggregate, addressee, event_type, message_id, message, created_at)
-            SELECT subject, role, event_type, message_id, CAST(message AS BLOB), ?1
+            INSERT INTO outbox (aggregate, addressee, event_type, message_id, headers, message, created_at)
+            SELECT subject, role, event_type, message_id, headers, CAST(message AS BLOB), ?1
             FROM parked_event
             WHERE woken_at IS NULL AND awaits IN (SELECT value FROM json_each(?2))
             ORDER BY parked_at, key";
@@ -74,7 +75,7 @@ impl Parking for SqliteTx {
         const TAKE_OVERDUE: &str = "
             DELETE FROM parked_event
             WHERE rowid IN (SELECT rowid FROM parked_event WHERE deadline <= ?1 ORDER BY deadline LIMIT ?2)
-            RETURNING role, key, awaits, message_id, event_type, message, parked_at, deadline, woken_at";
+            RETURNING role, key, awaits, message_id, event_type, message, headers, parked_at, deadline, woken_at";
         let delete = sqlx::query(TAKE_OVERDUE).bind(now.0).bind(limit);
         let rows = self.fetch(delete).await?;
         let mut taken = rows.iter().map(parked).collect::<Result<Vec<_>>>()?;
@@ -95,7 +96,8 @@ impl SqliteTx {
     }
 }
 
-/// Reads `role, key, awaits, message_id, event_type, message, parked_at, deadline, woken_at`.
+/// Reads `role, key, awaits, message_id, event_type, message, headers, parked_at, deadline,
+/// woken_at`.
 pub(super) fn parked(row: &SqliteRow) -> Result<ParkedRow> {
     let row = Reader::new(row, "parked_event", 2);
     Ok(ParkedRow {
@@ -105,8 +107,9 @@ pub(super) fn parked(row: &SqliteRow) -> Result<ParkedRow> {
         message_id: row.get(3)?,
         event_type: row.get(4)?,
         message: row.get(5)?,
-        parked_at: Timestamp(row.get(6)?),
-        deadline: Timestamp(row.get(7)?),
-        woken_at: row.get::<Option<i64>>(8)?.map(Timestamp),
+        headers: row.json(6)?,
+        parked_at: Timestamp(row.get(7)?),
+        deadline: Timestamp(row.get(8)?),
+        woken_at: row.get::<Option<i64>>(9)?.map(Timestamp),
     })
 }

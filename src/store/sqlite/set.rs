@@ -2,6 +2,7 @@
 
 use crate::store::{Error, Result};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row, Sqlite, Type};
 use std::fmt;
@@ -62,6 +63,12 @@ impl<'r> Reader<'r> {
     pub(super) fn get<T: Decode<'r, Sqlite> + Type<Sqlite>>(&self, column: usize) -> Result<T> {
         let value = self.row.try_get(column);
         value.map_err(|error| self.corrupt(&error.to_string()))
+    }
+
+    /// A JSON text that stands for a value, such as headers.
+    pub(super) fn json<T: DeserializeOwned>(&self, column: usize) -> Result<T> {
+        let text: &str = self.get(column)?;
+        serde_json::from_str(text).map_err(|error| self.corrupt(&error.to_string()))
     }
 
     /// A text that stands for a value, such as an id or a status.

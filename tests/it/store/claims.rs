@@ -3,6 +3,7 @@
 use super::fixture::{Fresh, NOW, ROLE, assert_conflict, claim, key, number, print, token};
 use orderonce::domain::{Key, RoleName, Timestamp};
 use orderonce::store::{Claimed, Conclusion, NewClaim, NewParked, Prior, Tx};
+use std::collections::BTreeMap;
 
 fn new(key: &Key, byte: u8) -> NewClaim<'_> {
     NewClaim {
@@ -31,6 +32,7 @@ async fn park(tx: &mut dyn Tx, key: &Key) {
         event_type: "order.ship",
         subject: "536365",
         message: "{}",
+        headers: &BTreeMap::new(),
         deadline: NOW,
     };
     tx.park(&ROLE, NOW, &[parked]).await.unwrap();

@@ -3,6 +3,7 @@
 use super::fixture::{Fresh, NOW};
 use orderonce::domain::RoleName;
 use orderonce::store::{Lease, NewOutbox};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -13,6 +14,7 @@ fn new(aggregate: &str, message_id: &str) -> NewOutbox {
         addressee: None,
         event_type: "order.paid".into(),
         message_id: message_id.into(),
+        headers: BTreeMap::new(),
         message: b"{}".to_vec(),
     }
 }

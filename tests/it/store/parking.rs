@@ -3,9 +3,14 @@
 use super::fixture::{Fresh, NOW, ROLE, key, token};
 use orderonce::domain::{Key, RoleName, Timestamp, Token};
 use orderonce::store::{NewParked, Tx};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const DEADLINE: Timestamp = Timestamp(NOW.0 + 60_000);
+
+fn headers() -> BTreeMap<String, String> {
+    BTreeMap::from([("traceparent".to_owned(), "00-\"é\"-01".to_owned())])
+}
 
 async fn park(tx: &mut dyn Tx, at: Timestamp, key: &Key, awaits: &Token, deadline: Timestamp) {
     let parked = NewParked {
@@ -15,6 +20,7 @@ async fn park(tx: &mut dyn Tx, at: Timestamp, key: &Key, awaits: &Token, deadlin
         event_type: "order.ship",
         subject: "536365",
         message: "{\"id\":\"m-1\"}",
+        headers: &headers(),
         deadline,
     };
     tx.park(&ROLE, at, &[parked]).await.unwrap();
@@ -41,6 +47,7 @@ pub(super) async fn a_token_wakes_what_awaits_it_and_nothing_else(fresh: &Fresh)
     assert_eq!(row.aggregate, "536365");
     assert_eq!(row.event_type, "order.ship");
     assert_eq!(row.message, b"{\"id\":\"m-1\"}");
+    assert_eq!(row.headers, headers());
     assert_eq!(row.created_at, NOW);
 }
 
@@ -124,4 +131,5 @@ pub(super) async fn a_woken_event_that_never_arrived_is_overdue_too(fresh: &Fres
     assert_eq!(taken[0].woken_at, Some(NOW));
     assert_eq!(taken[0].role, ROLE);
     assert_eq!(taken[0].message, "{\"id\":\"m-1\"}");
+    assert_eq!(taken[0].headers, headers());
 }

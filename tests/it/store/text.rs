@@ -3,6 +3,7 @@
 use super::fixture::{Fresh, NOW, ROLE, claim, key, order_id, print, reservation, sku_id, stock};
 use orderonce::domain::{Key, OrderId};
 use orderonce::store::{Claimed, NewClaim, NewOutbox};
+use std::collections::BTreeMap;
 
 /// Pairs that a collation, a trailing-space rule or a normalisation would take for one.
 const LOOK_ALIKE: [&str; 9] = [
@@ -96,6 +97,7 @@ pub(super) async fn nul_is_kept(fresh: &Fresh) {
         addressee: None,
         event_type: text.into(),
         message_id: text.into(),
+        headers: BTreeMap::from([(text.into(), text.into())]),
         message: text.into(),
     };
     tx.append(NOW, &[row]).await.unwrap();
@@ -106,4 +108,6 @@ pub(super) async fn nul_is_kept(fresh: &Fresh) {
     assert_eq!(row.event_type, text);
     assert_eq!(row.message_id, text);
     assert_eq!(row.message, text.as_bytes());
+    let headers = BTreeMap::from([(text.to_owned(), text.to_owned())]);
+    assert_eq!(row.headers, headers);
 }

@@ -2,6 +2,7 @@
 
 use super::fixture::{Fresh, NOW, ROLE, assert_conflict, claim, key, number, order, print, stock};
 use orderonce::store::{Claimed, NewOutbox, StockUpdate, Tx};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const ALL_ROWS: &str = "SELECT (SELECT count(*) FROM idempotent_record)
@@ -16,6 +17,7 @@ async fn handle(tx: &mut dyn Tx, name: &str) {
         addressee: None,
         event_type: "order.created".into(),
         message_id: name.into(),
+        headers: BTreeMap::new(),
         message: Vec::new(),
     };
     tx.append(NOW, &[row]).await.unwrap();

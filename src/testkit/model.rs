@@ -1,0 +1,439 @@
+//! A simple, obviously right model of the whole system, in memory, at the level of messages.
+//!
+//! A test plays the same deliveries to the real system and, in the order in which that committed
+//! them, to the model. Each [`Prediction`] must be what happened, and the [`Snapshot`]s must be
+//! equal at the end.
+//!
+//! The model reads well-formed `data` in canonical form: what a field would say by default is left
+//! out, so that equal content is equal JSON. It does not know gates, retries, deadlines of parked
+//! events, or keys so long that they are hashed.
+
+mod accounts;
+mod orders;
+mod stock;
+#[cfg(test)]
+mod tests;
+
+use accounts::Accounts;
+use orders::Orders;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use stock::Stock;
+
+/// The whole system: four roles, their keys and their rows.
+#[derive(Debug, Clone)]
+pub struct Model {
+    orders: Orders,
+    stock: Stock,
+    accounts: Accounts,
+    claims: BTreeMap<ScopedKey, Content>,
+    parked: BTreeMap<ScopedKey, Parked>,
+}
+
+/// What the model says that becomes of a delivery.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    /// The key of the event in its role; empty if the data is not readable.
+    pub key: String,
+    /// `applied`, `duplicate`, `conflict`, `parked`, `stale`, `rejected`, or `dead` for what the
+    /// role does not consume or cannot read.
+    pub outcome: &'static str,
+    /// Why the business says no, if it does.
+    pub rejection: Option<&'static str>,
+    /// What a parked event waits for.
+    pub token: Option<String>,
+    /// What is published, in this order.
+    pub emits: Vec<Emitted>,
+    /// The parked messages that are handed back to their roles.
+    pub wakes: Vec<ScopedKey>,
+}
+
+/// An event that is published.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Emitted {
+    /// Its type, such as `order.created`.
+    pub event_type: &'static str,
+    /// Its business content.
+    pub data: Value,
+}
+
+/// A key with the role that it is scoped by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ScopedKey {
+    /// The role.
+    pub role: String,
+    /// The key's text.
+    pub key: String,
+}
+
+/// All that must agree with the tables of the real system.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// By order.
+    pub orders: BTreeMap<String, OrderState>,
+    /// By SKU.
+    pub stock: BTreeMap<String, StockState>,
+    /// By order.
+    pub reservations: BTreeMap<String, ReservationState>,
+    /// By user, then by kind.
+    pub accounts: BTreeMap<String, BTreeMap<String, AccountState>>,
+    /// By role, then by key: the token that is awaited.
+    pub parked: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// A row of an order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OrderState {
+    /// Such as `WAIT_PAY`.
+    pub status: String,
+    /// How many events have been applied to it.
+    pub version: i64,
+    /// Paid by the accepted payment, in minor units.
+    pub paid_minor: i64,
+    /// Refunded of it, in minor units.
+    pub refunded_minor: i64,
+}
+
+/// A row of stock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StockState {
+    /// Units that can be deducted.
+    pub available: i64,
+    /// How many flows it has.
+    pub version: i64,
+}
+
+/// A row of a reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReservationState {
+    /// `DEDUCTED`, `REJECTED` or `RELEASED`.
+    pub status: String,
+}
+
+/// A row of an account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AccountState {
+    /// The sum of its flows.
+    pub balance: i64,
+}
+
+/// Type and data: what has to be the same in every copy of a message.
+type Content = (String, Value);
+
+#[derive(Debug, Clone)]
+struct Parked {
+    token: String,
+    /// Handed back to its role, which has not seen it yet.
+    woken: bool,
+}
+
+/// What one part of the model says of an event, having changed its rows if that is `Applied`.
+#[derive(Debug)]
+struct Said {
+    verdict: Verdict,
+    emits: Vec<Emitted>,
+    /// Tokens that are true from now on.
+    reached: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    Applied,
+    Duplicate,
+    Conflict,
+    Parked(String),
+    Stale,
+    Rejected(&'static str),
+}
+
+impl Default for Model {
+    /// Orders expire after half an hour unless they say otherwise.
+    fn default() -> Self {
+        Self::new(1800)
+    }
+}
+
+impl Model {
+    /// An empty system whose orders expire after so many seconds unless they say otherwise.
+    #[must_use]
+    pub fn new(pay_within_seconds: u32) -> Self {
+        Self {
+            orders: Orders::new(pay_within_seconds),
+            stock: Stock::default(),
+            accounts: Accounts::default(),
+            claims: BTreeMap::new(),
+            parked: BTreeMap::new(),
+        }
+    }
+
+    /// A delivery of an event to a role, decided at `now_ms` by the database's clock.
+    pub fn deliver(
+        &mut self,
+        role: &str,
+        event_type: &str,
+        data: &Value,
+        now_ms: i64,
+    ) -> Prediction {
+        self.process(role, event_type, data, now_ms, false)
+    }
+
+    /// The janitor has seen that an order is due and asks for it to be closed.
+    pub fn deliver_clock_expire(&mut self, order_id: &str, now_ms: i64) -> Prediction {
+        let data = serde_json::json!({ "order_id": order_id });
+        self.process("order", "order.expire", &data, now_ms, true)
+    }
+
+    /// Forgets the keys of all that is settled, as retention does; what is parked keeps its own.
+    /// From here on a late copy meets only the state that the first one left.
+    pub fn drop_claims(&mut self) {
+        let parked = &self.parked;
+        self.claims.retain(|key, _| parked.contains_key(key));
+    }
+
+    /// What the tables must hold.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot {
+            orders: self.orders.snapshot(),
+            stock: self.stock.snapshot(),
+            reservations: self.stock.reservations(),
+            accounts: self.accounts.snapshot(),
+            parked: BTreeMap::new(),
+        };
+        for (id, parked) in &self.parked {
+            let of_role = snapshot.parked.entry(id.role.clone()).or_default();
+            of_role.insert(id.key.clone(), parked.token.clone());
+        }
+        snapshot
+    }
+
+    fn process(
+        &mut self,
+        role: &str,
+        event_type: &str,
+        data: &Value,
+        now_ms: i64,
+        by_clock: bool,
+    ) -> Prediction {
+        let key = key(event_type, data, by_clock).filter(|_| consumer(event_type) == Some(role));
+        let Some(key) = key else {
+            return Prediction::of("dead", "");
+        };
+        let id = ScopedKey {
+            role: role.to_owned(),
+            key: key.clone(),
+        };
+        let content = (event_type.to_owned(), data.clone());
+        if let Some(claimed) = self.claims.get(&id) {
+            if *claimed != content {
+                return Prediction::of("conflict", &key);
+            }
+            if !self.parked.contains_key(&id) {
+                return Prediction::of("duplicate", &key);
+            }
+        }
+
+        let said = match role {
+            "order" | "payment" => self.orders.decide(event_type, data, now_ms, by_clock),
+            "inventory" => self.stock.decide(event_type, data),
+            _ => self.accounts.decide(event_type, data),
+        };
+        let Some(said) = said else {
+            return Prediction::of("dead", "");
+        };
+        self.claims.insert(id.clone(), content);
+        let before = self.parked.remove(&id);
+        if let Verdict::Parked(token) = &said.verdict {
+            let waits = before.is_some_and(|before| !before.woken && before.token == *token);
+            let parked = Parked {
+                token: token.clone(),
+                woken: false,
+            };
+            self.parked.insert(id, parked);
+            if waits {
+                return Prediction::of("duplicate", &key);
+            }
+        }
+        let wakes = self.wake(&said.reached);
+        said.into_prediction(&key, wakes)
+    }
+
+    fn wake(&mut self, reached: &[String]) -> Vec<ScopedKey> {
+        let mut wakes = Vec::new();
+        for (id, parked) in &mut self.parked {
+            if !parked.woken && reached.contains(&parked.token) {
+                parked.woken = true;
+                wakes.push(id.clone());
+            }
+        }
+        wakes
+    }
+}
+
+impl Prediction {
+    fn of(outcome: &'static str, key: &str) -> Self {
+        Self {
+            key: key.to_owned(),
+            outcome,
+            rejection: None,
+            token: None,
+            emits: Vec::new(),
+            wakes: Vec::new(),
+        }
+    }
+}
+
+impl Said {
+    fn applied() -> Self {
+        Verdict::Applied.into()
+    }
+
+    fn rejected(rejection: &'static str) -> Self {
+        Verdict::Rejected(rejection).into()
+    }
+
+    fn parked(token: &[&str]) -> Self {
+        Verdict::Parked(joined(token, ":")).into()
+    }
+
+    fn emit(mut self, event_type: &'static str, data: Value) -> Self {
+        self.emits.push(Emitted { event_type, data });
+        self
+    }
+
+    fn reach(mut self, token: &[&str]) -> Self {
+        self.reached.push(joined(token, ":"));
+        self
+    }
+
+    fn into_prediction(self, key: &str, wakes: Vec<ScopedKey>) -> Prediction {
+        let (outcome, rejection, token) = match self.verdict {
+            Verdict::Applied => ("applied", None, None),
+            Verdict::Duplicate => ("duplicate", None, None),
+            Verdict::Conflict => ("conflict", None, None),
+            Verdict::Parked(token) => ("parked", None, Some(token)),
+            Verdict::Stale => ("stale", None, None),
+            Verdict::Rejected(code) => ("rejected", Some(code), None),
+        };
+        Prediction {
+            rejection,
+            token,
+            emits: self.emits,
+            wakes,
+            ..Prediction::of(outcome, key)
+        }
+    }
+}
+
+impl From<Verdict> for Said {
+    fn from(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            emits: Vec::new(),
+            reached: Vec::new(),
+        }
+    }
+}
+
+/// The number under which the system asks a provider to give a payment back.
+#[must_use]
+pub fn refund_no(provider: &str, trade_no: &str) -> String {
+    orders::refund_no(provider, trade_no)
+}
+
+/// The role that consumes events of a type; `None` for a notice.
+#[must_use]
+pub fn consumer(event_type: &str) -> Option<&'static str> {
+    match event_type {
+        "order.create" | "order.cancel" | "order.expire" | "order.ship" | "order.complete"
+        | "stock.deducted" | "stock.rejected" => Some("order"),
+        "payment.succeeded" | "payment.failed" | "refund.succeeded" | "refund.failed" => {
+            Some("payment")
+        }
+        "order.created" | "order.closed" | "stock.return" | "stock.adjust" => Some("inventory"),
+        "order.completed" | "order.refunded" | "account.credit" | "account.debit"
+        | "account.reverse" => Some("account"),
+        _ => None,
+    }
+}
+
+fn key(event_type: &str, data: &Value, by_clock: bool) -> Option<String> {
+    let field = |name| text(data, name);
+    let parts = match event_type {
+        "order.expire" if by_clock => vec![field("order_id")?, event_type, "clock"],
+        "order.created" => vec![field("order_id")?, "deduct"],
+        "order.closed" => vec![field("order_id")?, "release"],
+        "stock.return" => vec!["return", field("return_id")?],
+        "stock.adjust" => vec!["adjust", field("adjustment_id")?],
+        "payment.succeeded" => vec![
+            field("provider")?,
+            field("out_trade_no").or(field("order_id"))?,
+            field("trade_status").unwrap_or("SUCCEEDED"),
+            field("trade_no")?,
+        ],
+        "payment.failed" => vec![
+            field("provider")?,
+            field("order_id")?,
+            "FAILED",
+            field("trade_no")?,
+        ],
+        "refund.succeeded" | "refund.failed" => vec![
+            field("provider")?,
+            field("order_id")?,
+            field("refund_no")?,
+            if event_type == "refund.failed" {
+                "FAILED"
+            } else {
+                "SUCCEEDED"
+            },
+        ],
+        "order.completed" => vec![
+            field("user_id")?,
+            "POINTS",
+            "ORDER",
+            field("order_id")?,
+            "credit",
+        ],
+        "order.refunded" => {
+            let source = accounts::refund_source(data)?;
+            let parts = [field("user_id")?, "POINTS", "REFUND", &source, "reverse"];
+            return Some(joined(&parts, "/"));
+        }
+        "account.credit" | "account.debit" | "account.reverse" => vec![
+            field("user_id")?,
+            field("kind")?,
+            field("source_type")?,
+            field("source_id")?,
+            event_type.strip_prefix("account.")?,
+        ],
+        _ => vec![field("order_id")?, event_type],
+    };
+    Some(joined(&parts, "/"))
+}
+
+/// Joins parts so that no two lists of parts give the same text.
+fn joined(parts: &[&str], separator: &str) -> String {
+    let escape = |part: &&str| {
+        let part = part.replace('%', "%25").replace('~', "%7E");
+        part.replace(separator, if separator == "/" { "%2F" } else { "%3A" })
+    };
+    parts.iter().map(escape).collect::<Vec<_>>().join(separator)
+}
+
+fn text<'a>(data: &'a Value, name: &str) -> Option<&'a str> {
+    data.get(name)?.as_str()
+}
+
+fn int(data: &Value, name: &str) -> Option<i64> {
+    data.get(name)?.as_i64()
+}
+
+/// Units per SKU, lines of the same SKU added up.
+fn units(data: &Value) -> Option<BTreeMap<String, i64>> {
+    let mut units = BTreeMap::new();
+    for line in data.get("lines")?.as_array()? {
+        *units.entry(text(line, "sku_id")?.to_owned()).or_default() += int(line, "qty")?;
+    }
+    Some(units)
+}

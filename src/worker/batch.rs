@@ -1,0 +1,968 @@
+//! The path of a batch, in nine steps.
+//!
+//! | step | what happens | where |
+//! | --- | --- | --- |
+//! | 1 | receive deliveries, decode each into its events | [`Worker::run_once`], `decode` |
+//! | 2 | key each event, bring copies together | `key`, `Work::of` |
+//! | 3 | ask the gates | `ask` |
+//! | 4 | begin, claim all keys | `claim` |
+//! | 5 | load the rows that the events touch | [`Role::load`] |
+//! | 6 | decide, event by event, in order of arrival | `decide` |
+//! | 7 | write, one statement per table | `write` |
+//! | 8 | commit | `attempt` |
+//! | 9 | settle with the broker, tell the gates | [`Worker::handle`] |
+//!
+//! Steps 2 to 8 are one *attempt*. An attempt that loses a race is made again from fresh rows, a few
+//! times; then, or if the database refuses the data, the batch is halved until the delivery that is
+//! to blame stands alone, so that it never takes its neighbours along.
+
+use super::{Error, Point, Points, Result, Role, Ruling};
+use crate::broker::{Consumer, Delivery, Headers, Settlement, Tag};
+use crate::domain::retry::Next;
+use crate::domain::{
+    DeadReason, Fingerprint, Key, Layer, Outcome, RetryPolicy, RoleName, Timestamp, Token,
+};
+use crate::gate::{Gate, Known};
+use crate::message::{self, Envelope, Limits, Malformed, Meta, Outgoing};
+use crate::store::{
+    self, Claimed, Conclusion, NewClaim, NewDeadLetter, NewOutbox, NewParked, Prior, Store, Tx,
+};
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A role at work: its consumer and its processor.
+pub struct Worker<R: Role> {
+    processor: Arc<Processor<R>>,
+    consumer: Box<dyn Consumer>,
+    batch_max: usize,
+}
+
+impl<R: Role> Worker<R> {
+    /// A worker that takes up to `batch_max` deliveries at a time.
+    #[must_use]
+    pub fn new(
+        processor: Arc<Processor<R>>,
+        consumer: Box<dyn Consumer>,
+        batch_max: usize,
+    ) -> Self {
+        Self {
+            processor,
+            consumer,
+            batch_max,
+        }
+    }
+
+    /// Waits for deliveries and handles them. Dropping the future of the wait loses nothing, so
+    /// [`Self::receive`] and [`Self::handle`] can also be called one by one.
+    ///
+    /// # Errors
+    /// [`Error`] if the database or the broker is away; the deliveries come again.
+    pub async fn run_once(&mut self) -> Result<Vec<Settled>> {
+        let deliveries = self.receive().await?;
+        self.handle(&deliveries).await
+    }
+
+    /// Handles what has already arrived; nothing if nothing has.
+    ///
+    /// # Errors
+    /// As [`Self::run_once`].
+    pub async fn run_available(&mut self) -> Result<Vec<Settled>> {
+        let deliveries = self.consumer.try_receive(self.batch_max).await?;
+        self.handle(&deliveries).await
+    }
+
+    /// Waits for deliveries: step 1, which may be cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Broker`] if the broker is away.
+    pub async fn receive(&mut self) -> Result<Vec<Delivery>> {
+        Ok(self.consumer.receive(self.batch_max).await?)
+    }
+
+    /// Handles deliveries: steps 1 to 9. Must not be cancelled.
+    ///
+    /// # Errors
+    /// As [`Self::run_once`]. What was decided before is settled.
+    pub async fn handle(&mut self, deliveries: &[Delivery]) -> Result<Vec<Settled>> {
+        if deliveries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let processor = Arc::clone(&self.processor);
+        processor.points.pass(Point::Received)?;
+        let Processed { settled, stopped } = processor.process(deliveries).await;
+        report(&processor.name, &settled);
+        if let Some(Error::Stopped(point)) = stopped {
+            return Err(Error::Stopped(point));
+        }
+        // A delivery that was not decided, because the database is away, is handed back.
+        let mut settlements: Vec<_> = settled.iter().map(|s| (s.tag, s.settlement)).collect();
+        let undecided = deliveries.iter().skip(settled.len());
+        settlements.extend(undecided.map(|delivery| (delivery.tag, Settlement::Release)));
+        let stale = self.consumer.settle(&settlements).await?;
+        if stale > 0 {
+            tracing::warn!(role = %processor.name, stale, "deliveries were not ours any more, they come again");
+        }
+        processor.points.pass(Point::Settled)?;
+        processor.tell(&settled).await;
+        match stopped {
+            Some(error) => Err(error),
+            None => Ok(settled),
+        }
+    }
+
+    /// Stops receiving and hands back what was received and not handled.
+    ///
+    /// # Errors
+    /// [`Error::Broker`] if the broker is away; it takes them back by itself then.
+    pub async fn close(self) -> Result<()> {
+        Ok(self.consumer.close().await?)
+    }
+}
+
+/// How a processor works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What a message may be at most.
+    pub limits: Limits,
+    /// How often a failed delivery is tried again.
+    pub retry: RetryPolicy,
+    /// How often an attempt that lost a race is made again at once.
+    pub redecide: u32,
+    /// Whether claims keep the message.
+    pub keep_body: bool,
+    /// How long an event may wait for what makes it possible.
+    pub parking_deadline: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            retry: RetryPolicy::default(),
+            redecide: 5,
+            keep_body: true,
+            parking_deadline: Duration::from_secs(86_400),
+        }
+    }
+}
+
+/// The one path from deliveries to the tables; consumers, the HTTP API and the janitor all take it.
+pub struct Processor<R: Role> {
+    role: R,
+    name: RoleName,
+    store: Arc<dyn Store>,
+    gates: Vec<Arc<dyn Gate>>,
+    settings: Settings,
+    points: Points,
+}
+
+/// What became of some deliveries.
+#[derive(Debug)]
+pub struct Processed {
+    /// Those that were decided, from the first on.
+    pub settled: Vec<Settled>,
+    /// Why the rest was not, if there is a rest.
+    pub stopped: Option<Error>,
+}
+
+/// What became of a delivery.
+#[derive(Debug, Clone)]
+pub struct Settled {
+    /// The delivery.
+    pub tag: Tag,
+    /// Its message id, if it could be read.
+    pub message_id: Option<String>,
+    /// What became of each of its events; one without a key if they could not be read.
+    pub items: Vec<ItemOutcome>,
+    /// What the broker is to be told.
+    pub settlement: Settlement,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemOutcome {
+    /// Its key and fingerprint, if it could be read.
+    pub key: Option<(Key, Fingerprint)>,
+    /// Its outcome.
+    pub outcome: Outcome,
+}
+
+/// A delivery with its events. All of them are decided in one transaction.
+struct Unit<'d, E> {
+    delivery: &'d Delivery,
+    content: Result<Content<Item<E>>, Malformed>,
+}
+
+/// What a message says: its events, without and later with their keys.
+struct Content<I> {
+    message_id: String,
+    event_type: String,
+    traceparent: Option<String>,
+    items: Vec<I>,
+}
+
+struct Item<E> {
+    event: E,
+    subject: String,
+    key: Key,
+    fingerprint: Fingerprint,
+}
+
+impl<E> Unit<'_, E> {
+    fn items(&self) -> &[Item<E>] {
+        self.content.as_ref().map_or(&[], |content| &content.items)
+    }
+
+    fn message_id(&self) -> Option<&str> {
+        let content = self.content.as_ref().ok()?;
+        Some(&content.message_id)
+    }
+
+    /// The message as text; it was read, so it is UTF-8.
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.delivery.message).unwrap_or_default()
+    }
+
+    fn settled(&self, outcomes: Vec<Outcome>) -> Settled {
+        let delays = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Retried { delay, .. } => Some(*delay),
+            Outcome::Applied
+            | Outcome::Duplicate(_)
+            | Outcome::Conflict
+            | Outcome::Parked(_)
+            | Outcome::Stale
+            | Outcome::Rejected(_)
+            | Outcome::Dead(_) => None,
+        });
+        let settlement = delays.max().map_or(Settlement::Ack, Settlement::Retry);
+        let keys = self.items().iter();
+        let mut keys = keys.map(|item| (item.key.clone(), item.fingerprint));
+        Settled {
+            tag: self.delivery.tag,
+            message_id: self.message_id().map(str::to_owned),
+            items: outcomes
+                .into_iter()
+                .map(|outcome| ItemOutcome {
+                    key: keys.next(),
+                    outcome,
+                })
+                .collect(),
+            settlement,
+        }
+    }
+}
+
+impl<R: Role> Processor<R> {
+    /// A processor for `role`.
+    pub fn new(role: R, store: Arc<dyn Store>, settings: Settings) -> Self {
+        Self {
+            name: role.name(),
+            role,
+            store,
+            gates: Vec::new(),
+            settings,
+            points: Points::default(),
+        }
+    }
+
+    /// Asks and tells these gates, in this order.
+    #[must_use]
+    pub fn with_gates(mut self, gates: Vec<Arc<dyn Gate>>) -> Self {
+        self.gates = gates;
+        self
+    }
+
+    /// Stops at points, for tests.
+    #[must_use]
+    pub fn with_points(mut self, points: Points) -> Self {
+        self.points = points;
+        self
+    }
+
+    /// Takes deliveries to their outcomes: steps 1 to 8. Must not be cancelled.
+    pub async fn process(&self, deliveries: &[Delivery]) -> Processed {
+        let mut settled = Vec::with_capacity(deliveries.len());
+        let stopped = self.process_into(deliveries, &mut settled).await.err();
+        Processed { settled, stopped }
+    }
+
+    /// What would become of deliveries now: steps 1 to 7, then everything is rolled back.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn rehearse(&self, delivery: &Delivery) -> Result<Settled> {
+        let unit = self.key(delivery, self.decode(delivery));
+        let units = std::slice::from_ref(&unit);
+        let mut work = Work::of(units);
+        let mut tx = self.store.begin().await?;
+        self.transact(&mut *tx, &mut work).await?;
+        tx.rollback().await?;
+        Ok(unit.settled(work.outcomes_by_unit().remove(0)))
+    }
+
+    /// Takes events that did not come from a broker the same way, each as a delivery of its own, and
+    /// returns their outcomes in order. Must not be cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the database is away; the events that were not decided are not recorded.
+    pub async fn process_events(
+        &self,
+        now: Timestamp,
+        events: Vec<(R::Event, Outgoing)>,
+    ) -> Result<Vec<Outcome>> {
+        let source = format!("orderonce/{}", self.name);
+        let mut deliveries = Vec::with_capacity(events.len());
+        let mut contents = Vec::with_capacity(events.len());
+        for (event, outgoing) in events {
+            let message_id = format!("{}:{}", self.name, self.role.key(&event));
+            let meta = Meta {
+                id: &message_id,
+                source: &source,
+                time: now,
+                traceparent: None,
+            };
+            deliveries.push(Delivery {
+                tag: Tag { id: 0, fence: 0 },
+                message: message::encode(meta, &outgoing).into(),
+                headers: Headers::new(),
+                attempt: 0,
+                deliveries: 1,
+            });
+            contents.push(Content {
+                message_id,
+                event_type: outgoing.event_type.into_owned(),
+                traceparent: None,
+                items: vec![event],
+            });
+        }
+        let units = deliveries.iter().zip(contents);
+        let units: Vec<_> = units.map(|(d, content)| self.key(d, Ok(content))).collect();
+        let mut settled = Vec::with_capacity(units.len());
+        self.run(&units, &mut settled).await?;
+        report(&self.name, &settled);
+        self.tell(&settled).await;
+        let items = settled.into_iter().flat_map(|settled| settled.items);
+        Ok(items.map(|item| item.outcome).collect())
+    }
+
+    async fn process_into(
+        &self,
+        deliveries: &[Delivery],
+        settled: &mut Vec<Settled>,
+    ) -> Result<()> {
+        let decoded: Vec<_> = deliveries.iter().map(|d| self.decode(d)).collect();
+        self.points.pass(Point::Decoded)?;
+        let decoded = deliveries.iter().zip(decoded);
+        let units: Vec<_> = decoded.map(|(d, content)| self.key(d, content)).collect();
+        self.points.pass(Point::Keyed)?;
+        self.run(&units, settled).await
+    }
+
+    /// Steps 2 to 8 for all units, in order, in as few transactions as it takes.
+    async fn run(&self, units: &[Unit<'_, R::Event>], settled: &mut Vec<Settled>) -> Result<()> {
+        let mut parts = VecDeque::from([units]);
+        while let Some(part) = parts.pop_front() {
+            match self.attempt_again(part).await {
+                Ok(outcomes) => {
+                    let units = part.iter().zip(outcomes);
+                    settled.extend(units.map(|(unit, outcomes)| unit.settled(outcomes)));
+                }
+                Err(Error::Store(error)) if is_to_blame(&error) => match part {
+                    [] => {}
+                    [unit] => {
+                        let outcomes = self.fail(unit, &error).await?;
+                        settled.push(unit.settled(outcomes));
+                    }
+                    _ => {
+                        let (first, second) = part.split_at(part.len() / 2);
+                        parts.push_front(second);
+                        parts.push_front(first);
+                    }
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an attempt, and makes it again while it only lost a race.
+    async fn attempt_again(&self, units: &[Unit<'_, R::Event>]) -> Result<Vec<Vec<Outcome>>> {
+        for lost in 1..=self.settings.redecide {
+            match self.attempt(units).await {
+                Err(Error::Store(store::Error::Conflict(what))) => {
+                    tracing::debug!(role = %self.name, lost, what, "deciding again from fresh rows");
+                    let jitter = fastrand::u64(0..=4_u64 << lost.min(6));
+                    tokio::time::sleep(Duration::from_millis(jitter)).await;
+                }
+                other => return other,
+            }
+        }
+        self.attempt(units).await
+    }
+
+    /// One attempt: steps 2 to 8.
+    async fn attempt(&self, units: &[Unit<'_, R::Event>]) -> Result<Vec<Vec<Outcome>>> {
+        let mut work = Work::of(units);
+        self.ask(&mut work).await;
+        self.points.pass(Point::Asked)?;
+        if !work.is_settled() {
+            let mut tx = self.store.begin().await?;
+            self.transact(&mut *tx, &mut work).await?;
+            tx.commit().await?;
+            self.points.pass(Point::Committed)?;
+        }
+        Ok(work.outcomes_by_unit())
+    }
+
+    /// What happens between begin and commit: steps 4 to 7.
+    async fn transact(&self, tx: &mut dyn Tx, work: &mut Work<'_, R::Event>) -> Result<()> {
+        self.points.pass(Point::Begun)?;
+        let now = tx.now().await?;
+        self.claim(tx, now, work).await?;
+        self.points.pass(Point::Claimed)?;
+        let events: Vec<_> = work.fresh.iter().map(|fresh| &fresh.item.event).collect();
+        let mut rows = self.role.load(tx, &events).await?;
+        self.points.pass(Point::Loaded)?;
+        let effects = self.decide(&mut rows, now, work);
+        self.points.pass(Point::Decided)?;
+        self.write(tx, now, rows, &effects, work).await?;
+        self.points.pass(Point::Written)
+    }
+
+    /// Step 1: bytes to events.
+    fn decode(&self, delivery: &Delivery) -> Result<Content<R::Event>, Malformed> {
+        let envelope = Envelope::parse(&delivery.message, &self.settings.limits)?;
+        Ok(Content {
+            items: self.role.decode(&envelope)?,
+            message_id: envelope.id.into_owned(),
+            event_type: envelope.event_type.into_owned(),
+            traceparent: envelope.traceparent.map(Cow::into_owned),
+        })
+    }
+
+    /// Step 2: which business action each event is.
+    fn key<'d>(
+        &self,
+        delivery: &'d Delivery,
+        content: Result<Content<R::Event>, Malformed>,
+    ) -> Unit<'d, R::Event> {
+        let anew = delivery.headers.get(ANEW).and_then(|n| n.parse().ok());
+        let item = |event| {
+            let key = self.role.key(&event);
+            Item {
+                key: anew.map_or(key.clone(), |n| key.anew(n)),
+                fingerprint: self.role.fingerprint(&event),
+                subject: self.role.subject(&event).to_owned(),
+                event,
+            }
+        };
+        let content = content.map(|content| Content {
+            message_id: content.message_id,
+            event_type: content.event_type,
+            traceparent: content.traceparent,
+            items: content.items.into_iter().map(item).collect(),
+        });
+        Unit { delivery, content }
+    }
+
+    /// Step 3: what the gates know to be settled needs no database.
+    async fn ask(&self, work: &mut Work<'_, R::Event>) {
+        for gate in &self.gates {
+            let keys: Vec<_> = work.groups.iter().map(|group| group.key).collect();
+            if keys.is_empty() {
+                return;
+            }
+            let answers = gate.ask(&self.name, &keys).await;
+            for (group, known) in work.groups.iter_mut().zip(answers) {
+                if let Known::Done(fingerprint) = known {
+                    group.members.retain(|&member| {
+                        let copy = work.flat[member].item.fingerprint == fingerprint;
+                        if copy {
+                            work.outcomes[member] = Some(Outcome::Duplicate(Layer::Gate));
+                        }
+                        !copy
+                    });
+                }
+            }
+            work.groups.retain(|group| !group.members.is_empty());
+        }
+    }
+
+    /// Step 4: takes all keys, and settles what is a copy of something.
+    async fn claim<'w>(
+        &self,
+        tx: &mut dyn Tx,
+        now: Timestamp,
+        work: &mut Work<'w, R::Event>,
+    ) -> Result<()> {
+        let claim = |group: &Group<'w>| {
+            let first = &work.flat[group.members[0]];
+            NewClaim {
+                key: group.key,
+                subject: &first.item.subject,
+                fingerprint: first.item.fingerprint,
+                message_id: first.unit.message_id().unwrap_or_default(),
+                body: self.settings.keep_body.then(|| first.unit.text()),
+            }
+        };
+        let claims: Vec<_> = work.groups.iter().map(claim).collect();
+        let answers = tx.claim(&self.name, now, &claims).await?;
+        work.answer(answers);
+        Ok(())
+    }
+
+    /// Step 6: each event in order of arrival, seeing what the one before it decided.
+    fn decide(&self, rows: &mut R::Rows, now: Timestamp, work: &mut Work<'_, R::Event>) -> Effects {
+        let mut effects = Effects::default();
+        for fresh in &work.fresh {
+            let Item { event, key, .. } = fresh.item;
+            let outcome = match self.role.decide(rows, event, key, now) {
+                Ruling::Decided {
+                    verdict,
+                    emits,
+                    reached,
+                } => {
+                    let cause = fresh.unit;
+                    let emits = emits.into_iter();
+                    let rows = emits.map(|event| self.outbox_row(now, cause, key, event));
+                    effects.outbox.extend(rows);
+                    effects.reached.extend(reached);
+                    match (Outcome::from(verdict), &fresh.prior) {
+                        // A copy of what waits already.
+                        (
+                            Outcome::Parked(token),
+                            Prior::Parked {
+                                awaits,
+                                woken: false,
+                            },
+                        ) if token == *awaits => Outcome::Duplicate(Layer::Claim),
+                        (outcome, _) => outcome,
+                    }
+                }
+                Ruling::Failed(problem) => {
+                    let outcome = self.failed(fresh.unit.delivery);
+                    tracing::warn!(role = %self.name, %key, problem, %outcome, "an event failed");
+                    effects.problems.push((fresh.member, problem));
+                    outcome
+                }
+            };
+            work.outcomes[fresh.member] = Some(outcome);
+        }
+        effects
+    }
+
+    fn outbox_row(
+        &self,
+        now: Timestamp,
+        cause: &Unit<'_, R::Event>,
+        key: &Key,
+        event: Outgoing,
+    ) -> NewOutbox {
+        let content = cause.content.as_ref().ok();
+        // The same cause always gives the same id.
+        let message_id = format!("{}:{key}>{}", self.name, event.event_type);
+        let meta = Meta {
+            id: &message_id,
+            source: &format!("orderonce/{}", self.name),
+            time: now,
+            traceparent: content.and_then(|content| content.traceparent.as_deref()),
+        };
+        let message = message::encode(meta, &event).into_bytes();
+        NewOutbox {
+            aggregate: event.subject,
+            addressee: None,
+            headers: Headers::new(),
+            event_type: event.event_type.into_owned(),
+            message_id,
+            message,
+        }
+    }
+
+    /// Step 7: rows of the role, claims, parked and woken events, outbox, dead letters.
+    async fn write(
+        &self,
+        tx: &mut dyn Tx,
+        now: Timestamp,
+        rows: R::Rows,
+        effects: &Effects,
+        work: &Work<'_, R::Event>,
+    ) -> Result<()> {
+        self.role.write(tx, rows, now).await?;
+        let books = Books::of(work, effects, now.plus(self.settings.parking_deadline));
+        tx.conclude(&self.name, now, &books.conclusions).await?;
+        tx.unclaim(&self.name, &books.unclaimed).await?;
+        tx.park(&self.name, now, &books.parked).await?;
+        tx.unpark(&self.name, &books.unparked).await?;
+        tx.append(now, &effects.outbox).await?;
+        tx.wake(now, &effects.reached).await?;
+        let dead = books.dead.iter().map(|dead| NewDeadLetter {
+            role: &self.name,
+            message_id: dead.unit.message_id(),
+            key: dead.key,
+            reason: dead.reason,
+            detail: &dead.detail,
+            raw: &dead.unit.delivery.message,
+            headers: &dead.unit.delivery.headers,
+            deliveries: dead.unit.delivery.deliveries,
+        });
+        tx.bury(now, &dead.collect::<Vec<_>>()).await?;
+        Ok(())
+    }
+
+    /// A delivery that cannot be decided, alone as it is: again later, or to the dead letters.
+    async fn fail(&self, unit: &Unit<'_, R::Event>, error: &store::Error) -> Result<Vec<Outcome>> {
+        let outcome = self.failed(unit.delivery);
+        tracing::warn!(
+            role = %self.name,
+            message_id = unit.message_id(),
+            %error,
+            %outcome,
+            "a delivery failed"
+        );
+        if let Outcome::Dead(reason) = outcome {
+            let mut tx = self.store.begin().await?;
+            let now = tx.now().await?;
+            let letter = NewDeadLetter {
+                role: &self.name,
+                message_id: unit.message_id(),
+                key: unit.items().first().map(|item| &item.key),
+                reason,
+                detail: &error.to_string(),
+                raw: &unit.delivery.message,
+                headers: &unit.delivery.headers,
+                deliveries: unit.delivery.deliveries,
+            };
+            tx.bury(now, &[letter]).await?;
+            tx.commit().await?;
+        }
+        Ok(vec![outcome; unit.items().len().max(1)])
+    }
+
+    fn failed(&self, delivery: &Delivery) -> Outcome {
+        match self.settings.retry.after(delivery.attempt) {
+            Next::Again(delay) => Outcome::Retried {
+                attempt: delivery.attempt + 1,
+                delay,
+            },
+            Next::DeadLetter => Outcome::Dead(DeadReason::RetriesExhausted),
+        }
+    }
+
+    /// Step 9: tells the gates what is settled for good.
+    async fn tell(&self, settled: &[Settled]) {
+        if self.gates.is_empty() {
+            return;
+        }
+        let items = settled.iter().flat_map(|settled| &settled.items);
+        let keys = items.filter_map(|item| match (&item.key, &item.outcome) {
+            (
+                Some((key, fingerprint)),
+                Outcome::Applied
+                | Outcome::Stale
+                | Outcome::Rejected(_)
+                | Outcome::Duplicate(Layer::Claim | Layer::Flow),
+            ) => Some((key, *fingerprint)),
+            _ => None,
+        });
+        let keys: Vec<_> = keys.collect();
+        for gate in &self.gates {
+            gate.tell(&self.name, &keys).await;
+        }
+    }
+}
+
+/// The header of a message that an operator has decided anew, with which time it is.
+pub const ANEW: &str = "orderonce-anew";
+
+/// Whether an error may be due to what one delivery holds.
+fn is_to_blame(error: &store::Error) -> bool {
+    match error {
+        store::Error::Conflict(_) | store::Error::Refused(_) | store::Error::Corrupt { .. } => true,
+        store::Error::Unavailable(_) | store::Error::Setup(_) => false,
+    }
+}
+
+/// What one attempt works on. Copies are brought together by key; whatever is decided of an event
+/// stands in `outcomes`, in the order of `flat`.
+struct Work<'w, E> {
+    units: &'w [Unit<'w, E>],
+    flat: Vec<Member<'w, E>>,
+    /// In the order of their keys, which is the order in which rows are locked.
+    groups: Vec<Group<'w>>,
+    /// Claimed and to be decided, in order of arrival.
+    fresh: Vec<Fresh<'w, E>>,
+    outcomes: Vec<Option<Outcome>>,
+}
+
+/// An event with the delivery that brought it.
+struct Member<'w, E> {
+    unit: &'w Unit<'w, E>,
+    item: &'w Item<E>,
+}
+
+/// All events of an attempt that have one key, in order of arrival.
+struct Group<'w> {
+    key: &'w Key,
+    members: Vec<usize>,
+}
+
+/// An event to be decided.
+struct Fresh<'w, E> {
+    member: usize,
+    unit: &'w Unit<'w, E>,
+    item: &'w Item<E>,
+    prior: Prior,
+}
+
+impl<'w, E> Work<'w, E> {
+    fn of(units: &'w [Unit<'w, E>]) -> Self {
+        let members = |unit: &'w Unit<'w, E>| {
+            let items = unit.items().iter();
+            items.map(move |item| Member { unit, item })
+        };
+        let flat: Vec<_> = units.iter().flat_map(members).collect();
+        let mut order: Vec<usize> = (0..flat.len()).collect();
+        order.sort_by_key(|&member| &flat[member].item.key);
+        let groups = order.chunk_by(|&a, &b| flat[a].item.key == flat[b].item.key);
+        let groups = groups.map(|members| Group {
+            key: &flat[members[0]].item.key,
+            members: members.to_vec(),
+        });
+        Self {
+            units,
+            groups: groups.collect(),
+            fresh: Vec::with_capacity(flat.len()),
+            outcomes: vec![None; flat.len()],
+            flat,
+        }
+    }
+
+    /// Whether nothing is left for the database.
+    fn is_settled(&self) -> bool {
+        self.groups.is_empty() && self.units.iter().all(|unit| unit.content.is_ok())
+    }
+
+    /// Takes the answers to the claims of all groups: of the copies that are equal to what took the
+    /// key, the first of an unsettled key is decided; those that differ from it are conflicts.
+    fn answer(&mut self, answers: Vec<Claimed>) {
+        for (group, answer) in self.groups.iter().zip(answers) {
+            let (fingerprint, mut prior) = match answer {
+                Claimed::Fresh => {
+                    let first = &self.flat[group.members[0]];
+                    (first.item.fingerprint, Some(Prior::Fresh))
+                }
+                Claimed::Open { prior, fingerprint } => (fingerprint, Some(prior)),
+                Claimed::Done { fingerprint } => (fingerprint, None),
+            };
+            let mut layer = Layer::Claim;
+            for &member in &group.members {
+                let Member { unit, item } = self.flat[member];
+                self.outcomes[member] = if item.fingerprint != fingerprint {
+                    Some(Outcome::Conflict)
+                } else if let Some(prior) = prior.take() {
+                    layer = Layer::Batch;
+                    self.fresh.push(Fresh {
+                        member,
+                        unit,
+                        item,
+                        prior,
+                    });
+                    None
+                } else {
+                    Some(Outcome::Duplicate(layer))
+                };
+            }
+        }
+        self.fresh.sort_by_key(|fresh| fresh.member);
+    }
+
+    /// The outcomes of each delivery's events, in order; that of a delivery without events is that
+    /// it could not be read.
+    fn outcomes_by_unit(self) -> Vec<Vec<Outcome>> {
+        let mut outcomes = self.outcomes.into_iter();
+        let of_unit = |unit: &Unit<'_, E>| match &unit.content {
+            Ok(content) => {
+                let outcomes = outcomes.by_ref().take(content.items.len());
+                // Every member is answered, and every fresh one decided, before this is called.
+                outcomes
+                    .map(|outcome| outcome.unwrap_or(Outcome::Conflict))
+                    .collect()
+            }
+            Err(malformed) => vec![Outcome::Dead(dead_reason(malformed))],
+        };
+        self.units.iter().map(of_unit).collect()
+    }
+}
+
+fn dead_reason(malformed: &Malformed) -> DeadReason {
+    if let Malformed::UnknownType { .. } = malformed {
+        DeadReason::UnknownType
+    } else {
+        DeadReason::Malformed
+    }
+}
+
+/// What follows from the decisions beside the role's own rows.
+#[derive(Default)]
+struct Effects {
+    outbox: Vec<NewOutbox>,
+    reached: Vec<Token>,
+    problems: Vec<(usize, String)>,
+}
+
+/// What the outcomes mean for claims, parked events and dead letters.
+struct Books<'b, E> {
+    conclusions: Vec<Conclusion<'b>>,
+    unclaimed: Vec<&'b Key>,
+    parked: Vec<NewParked<'b>>,
+    unparked: Vec<&'b Key>,
+    dead: Vec<Dead<'b, E>>,
+}
+
+struct Dead<'b, E> {
+    unit: &'b Unit<'b, E>,
+    key: Option<&'b Key>,
+    reason: DeadReason,
+    detail: Cow<'b, str>,
+}
+
+impl<'b, E> Books<'b, E> {
+    fn of(work: &'b Work<'_, E>, effects: &'b Effects, deadline: Timestamp) -> Self {
+        let mut books = Self {
+            conclusions: Vec::new(),
+            unclaimed: Vec::new(),
+            parked: Vec::new(),
+            unparked: Vec::new(),
+            dead: Vec::new(),
+        };
+        for unit in work.units {
+            if let Err(malformed) = &unit.content {
+                books.dead.push(Dead {
+                    unit,
+                    key: None,
+                    reason: dead_reason(malformed),
+                    detail: malformed.to_string().into(),
+                });
+            }
+        }
+        for (member, outcome) in work.flat.iter().zip(&work.outcomes) {
+            if let Some(Outcome::Conflict) = outcome {
+                books.dead.push(Dead {
+                    unit: member.unit,
+                    key: Some(&member.item.key),
+                    reason: DeadReason::Conflict,
+                    detail: "the key is taken by other content".into(),
+                });
+            }
+        }
+        for fresh in &work.fresh {
+            if let Some(outcome) = &work.outcomes[fresh.member] {
+                books.close(fresh, outcome, effects, deadline);
+            }
+        }
+        books
+    }
+
+    fn close(
+        &mut self,
+        fresh: &'b Fresh<'_, E>,
+        outcome: &'b Outcome,
+        effects: &'b Effects,
+        deadline: Timestamp,
+    ) {
+        let key = &fresh.item.key;
+        match outcome {
+            Outcome::Duplicate(Layer::Claim) => return,
+            Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
+                // Nothing of it was done, so the key must not say that it was.
+                if fresh.prior == Prior::Fresh {
+                    self.unclaimed.push(key);
+                }
+                if let Outcome::Dead(reason) = outcome {
+                    let mut problems = effects.problems.iter();
+                    let problem = problems.find(|(member, _)| *member == fresh.member);
+                    self.dead.push(Dead {
+                        unit: fresh.unit,
+                        key: Some(key),
+                        reason: *reason,
+                        detail: problem.map_or("", |(_, problem)| problem).into(),
+                    });
+                }
+                return;
+            }
+            Outcome::Applied
+            | Outcome::Duplicate(_)
+            | Outcome::Parked(_)
+            | Outcome::Stale
+            | Outcome::Rejected(_) => {}
+        }
+        if outcome.name() != fresh.prior.outcome() {
+            self.conclusions.push(Conclusion {
+                key,
+                from: fresh.prior.outcome(),
+                to: outcome.name(),
+                detail: detail(outcome),
+            });
+        }
+        if let Outcome::Parked(awaits) = outcome
+            && let Ok(content) = &fresh.unit.content
+        {
+            self.parked.push(NewParked {
+                key,
+                awaits,
+                message_id: &content.message_id,
+                event_type: &content.event_type,
+                subject: &fresh.item.subject,
+                message: fresh.unit.text(),
+                headers: &fresh.unit.delivery.headers,
+                deadline,
+            });
+        } else if let Prior::Parked { .. } = fresh.prior {
+            self.unparked.push(key);
+        }
+    }
+}
+
+fn detail(outcome: &Outcome) -> Option<Cow<'static, str>> {
+    match outcome {
+        Outcome::Rejected(rejection) => Some(Cow::Borrowed(rejection.into())),
+        Outcome::Duplicate(layer) => Some(Cow::Borrowed(layer.into())),
+        Outcome::Parked(token) => Some(Cow::Owned(token.as_str().to_owned())),
+        Outcome::Applied
+        | Outcome::Conflict
+        | Outcome::Stale
+        | Outcome::Retried { .. }
+        | Outcome::Dead(_) => None,
+    }
+}
+
+/// Logs and counts each outcome, once per event of a delivery.
+fn report(role: &RoleName, settled: &[Settled]) {
+    for delivery in settled {
+        for ItemOutcome { key, outcome } in &delivery.items {
+            let name = outcome.name();
+            metrics::counter!(
+                "orderonce_outcomes_total",
+                "role" => role.as_str().to_owned(),
+                "outcome" => name,
+                "layer" => outcome.layer().map_or("", Into::into)
+            )
+            .increment(1);
+            let key = key.as_ref().map(|(key, _)| key.as_str());
+            let message_id = delivery.message_id.as_deref();
+            let detail = detail(outcome);
+            let detail = detail.as_deref();
+            let layer = outcome.layer().map(<&str>::from);
+            match outcome {
+                Outcome::Dead(_) | Outcome::Conflict => {
+                    tracing::warn!(%role, message_id, key, outcome = name, detail, "kept in the dead-letter table");
+                }
+                _ => {
+                    tracing::info!(%role, message_id, key, outcome = name, layer, detail, "settled");
+                }
+            }
+        }
+    }
+}

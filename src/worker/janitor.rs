@@ -1,0 +1,168 @@
+//! What runs by the clock: order timeouts, parked deadlines, messages that kill the process.
+//!
+//! Every run is harmless if another one does the same at the same time: the guards of the rows
+//! decide.
+
+use super::order::OrderRole;
+use super::{Processor, Result};
+use crate::broker::Broker;
+use crate::domain::event::{Event, OrderEvent, OrderExpire};
+use crate::domain::{DeadReason, Outcome, RoleName};
+use crate::message::Outgoing;
+use crate::store::{Conclusion, NewDeadLetter, Store};
+use std::sync::Arc;
+
+/// A janitor.
+pub struct Janitor {
+    store: Arc<dyn Store>,
+    broker: Arc<dyn Broker>,
+    orders: Arc<Processor<OrderRole>>,
+    roles: Vec<RoleName>,
+    batch: u32,
+}
+
+/// What a run of the janitor did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Unpaid orders that were closed.
+    pub expired: usize,
+    /// Parked events that were given up.
+    pub overdue: usize,
+    /// Messages that seemed to kill the process and were kept.
+    pub crashed: usize,
+}
+
+impl Cleaned {
+    /// Whether there may be more to do at once.
+    #[must_use]
+    pub fn is_busy(self) -> bool {
+        self != Self::default()
+    }
+}
+
+impl Janitor {
+    /// A janitor that looks after the queues of `roles` and takes up to `batch` of each thing at a
+    /// time.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        broker: Arc<dyn Broker>,
+        orders: Arc<Processor<OrderRole>>,
+        roles: Vec<RoleName>,
+        batch: u32,
+    ) -> Self {
+        Self {
+            store,
+            broker,
+            orders,
+            roles,
+            batch,
+        }
+    }
+
+    /// Does what is due. Must not be cancelled.
+    ///
+    /// # Errors
+    /// [`super::Error`] if the database or the broker is away; the next run does it.
+    pub async fn run_once(&self) -> Result<Cleaned> {
+        Ok(Cleaned {
+            expired: self.expire_orders().await?,
+            overdue: self.give_up_parked().await?,
+            crashed: self.keep_crashed().await?,
+        })
+    }
+
+    /// Closes unpaid orders by the way that all events take.
+    async fn expire_orders(&self) -> Result<usize> {
+        let (seen_due, due) = self.store.due_orders(self.batch).await?;
+        let events = due.into_iter().map(|order_id| {
+            let event = OrderEvent::Expire(OrderExpire {
+                order_id,
+                seen_due: Some(seen_due),
+            });
+            let outgoing = Outgoing::from(&Event::Order(event.clone()));
+            (event, outgoing)
+        });
+        let outcomes = self
+            .orders
+            .process_events(seen_due, events.collect())
+            .await?;
+        let applied = outcomes
+            .iter()
+            .filter(|outcome| **outcome == Outcome::Applied);
+        Ok(applied.count())
+    }
+
+    /// Moves parked events whose deadline has passed to the dead letters.
+    async fn give_up_parked(&self) -> Result<usize> {
+        let mut tx = self.store.begin().await?;
+        let now = tx.now().await?;
+        let overdue = tx.take_overdue(now, self.batch).await?;
+        if overdue.is_empty() {
+            tx.rollback().await?;
+            return Ok(0);
+        }
+        for parked in &overdue {
+            let dead = Outcome::Dead(DeadReason::ParkedTooLong);
+            tracing::warn!(
+                role = %parked.role,
+                message_id = parked.message_id,
+                key = %parked.key,
+                outcome = dead.name(),
+                awaits = %parked.awaits,
+                "parked past its deadline"
+            );
+            let conclusion = Conclusion {
+                key: &parked.key,
+                from: "parked",
+                to: dead.name(),
+                detail: Some("parked_too_long".into()),
+            };
+            tx.conclude(&parked.role, now, &[conclusion]).await?;
+            let letter = NewDeadLetter {
+                role: &parked.role,
+                message_id: Some(&parked.message_id),
+                key: Some(&parked.key),
+                reason: DeadReason::ParkedTooLong,
+                detail: &format!("waited for {} until {}", parked.awaits, parked.deadline),
+                raw: parked.message.as_bytes(),
+                headers: &parked.headers,
+                deliveries: 1,
+            };
+            tx.bury(now, &[letter]).await?;
+        }
+        tx.commit().await?;
+        Ok(overdue.len())
+    }
+
+    /// Keeps messages that were delivered again and again and never settled.
+    async fn keep_crashed(&self) -> Result<usize> {
+        let mut kept = 0;
+        for role in &self.roles {
+            let batch = usize::try_from(self.batch).unwrap_or(usize::MAX);
+            let crashed = self.broker.crashed(role, batch).await?;
+            if crashed.is_empty() {
+                continue;
+            }
+            let mut tx = self.store.begin().await?;
+            let now = tx.now().await?;
+            let letters = crashed.iter().map(|delivery| NewDeadLetter {
+                role,
+                message_id: None,
+                key: None,
+                reason: DeadReason::CrashLoop,
+                detail: "delivered again and again and never settled",
+                raw: &delivery.message,
+                headers: &delivery.headers,
+                deliveries: delivery.deliveries,
+            });
+            tx.bury(now, &letters.collect::<Vec<_>>()).await?;
+            tx.commit().await?;
+            tracing::warn!(%role, count = crashed.len(), outcome = "dead", "messages that seem to kill the process");
+            let tags: Vec<_> = crashed.iter().map(|delivery| delivery.tag).collect();
+            self.broker.forget_crashed(role, &tags).await?;
+            kept += crashed.len();
+        }
+        Ok(kept)
+    }
+}

@@ -1,0 +1,226 @@
+//! The rows of a batch of order events, as far as they were decided: shared by the order and the
+//! payment role, which move the same orders.
+
+use super::Ruling;
+use crate::domain::event::{OrderEvent, OrderLine};
+use crate::domain::order::{self, Context, Order, OrderState, OrderStatus, RefundStatus};
+use crate::domain::{Key, OrderId, Provider, RefundNo, Timestamp, TradeNo, Verdict};
+use crate::store::{self, OrderUpdate, RefundUpdate, StepRow, Tx};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+/// Rows by order, with what was read of each as its guard.
+#[derive(Debug, Default)]
+pub struct OrderRows {
+    orders: BTreeMap<OrderId, Slot>,
+    trades: HashMap<(Provider, TradeNo), OrderId>,
+    refunds: HashMap<(Provider, RefundNo), OrderId>,
+    lines: Vec<(OrderId, Vec<OrderLine>)>,
+    steps: Vec<StepRow>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    state: OrderState,
+    /// Status and version of the order's row that was read.
+    read: Option<(OrderStatus, i64)>,
+    changed: bool,
+    new_payments: HashSet<(Provider, TradeNo)>,
+    /// Refunds that were changed, with the status that was read.
+    changed_refunds: HashMap<(Provider, RefundNo), Option<RefundStatus>>,
+}
+
+impl OrderRows {
+    pub(super) async fn load(tx: &mut dyn Tx, events: &[&OrderEvent]) -> store::Result<Self> {
+        let mut ids: Vec<_> = events.iter().map(|event| event.order_id()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut rows = Self::default();
+        for &id in &ids {
+            rows.orders.insert(id.clone(), Slot::default());
+        }
+        for order in tx.load_orders(&ids).await? {
+            let slot = rows.orders.entry(order.order_id.clone()).or_default();
+            slot.read = Some((order.status, order.version));
+            slot.state.order = Some(order);
+        }
+        rows.load_money(tx, events).await?;
+        Ok(rows)
+    }
+
+    /// Payments and refunds of those orders whose events ask about money.
+    async fn load_money(&mut self, tx: &mut dyn Tx, events: &[&OrderEvent]) -> store::Result<()> {
+        let mut ids = Vec::new();
+        let (mut trades, mut refunds) = (Vec::new(), Vec::new());
+        for event in events {
+            match event {
+                OrderEvent::Create(_)
+                | OrderEvent::Expire(_)
+                | OrderEvent::Ship(_)
+                | OrderEvent::Complete(_)
+                | OrderEvent::StockDeducted(_)
+                | OrderEvent::PaymentFailed(_) => continue,
+                OrderEvent::Cancel(_) | OrderEvent::StockRejected(_) => {}
+                OrderEvent::PaymentSucceeded(event) => {
+                    trades.push((&event.provider, &event.trade_no));
+                }
+                OrderEvent::RefundSucceeded(event) => {
+                    refunds.push((&event.provider, &event.refund_no));
+                }
+                OrderEvent::RefundFailed(event) => {
+                    refunds.push((&event.provider, &event.refund_no));
+                }
+            }
+            ids.push(event.order_id());
+        }
+        if ids.is_empty() {
+            return Ok(());
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        for payment in tx.load_payments(&ids, &trades).await? {
+            let number = (payment.provider.clone(), payment.trade_no.clone());
+            self.trades.insert(number, payment.order_id.clone());
+            if let Some(slot) = self.orders.get_mut(&payment.order_id) {
+                slot.state.payments.push(payment);
+            }
+        }
+        for refund in tx.load_refunds(&ids, &refunds).await? {
+            let number = (refund.provider.clone(), refund.refund_no.clone());
+            self.refunds.insert(number, refund.order_id.clone());
+            if let Some(slot) = self.orders.get_mut(&refund.order_id) {
+                slot.state.refunds.push(refund);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn decide(
+        &mut self,
+        event: &OrderEvent,
+        key: &Key,
+        now: Timestamp,
+        pay_timeout: Duration,
+    ) -> Ruling {
+        let context = Context {
+            now,
+            pay_timeout,
+            number_taken: self.number_taken(event),
+        };
+        let slot = self.orders.entry(event.order_id().clone()).or_default();
+        let decision = order::decide(&slot.state, event, &context);
+        let ruling = Ruling::from(&decision);
+        if decision.verdict == Verdict::Applied {
+            self.apply(event.order_id(), decision.writes, key);
+        }
+        ruling
+    }
+
+    /// Whether the event's trade or refund number is recorded for another order.
+    fn number_taken(&self, event: &OrderEvent) -> bool {
+        let owner = match event {
+            OrderEvent::Create(_)
+            | OrderEvent::Cancel(_)
+            | OrderEvent::Expire(_)
+            | OrderEvent::Ship(_)
+            | OrderEvent::Complete(_)
+            | OrderEvent::StockDeducted(_)
+            | OrderEvent::StockRejected(_)
+            | OrderEvent::PaymentFailed(_) => None,
+            OrderEvent::PaymentSucceeded(event) => {
+                let number = (event.provider.clone(), event.trade_no.clone());
+                self.trades.get(&number)
+            }
+            OrderEvent::RefundSucceeded(event) => {
+                let number = (event.provider.clone(), event.refund_no.clone());
+                self.refunds.get(&number)
+            }
+            OrderEvent::RefundFailed(event) => {
+                let number = (event.provider.clone(), event.refund_no.clone());
+                self.refunds.get(&number)
+            }
+        };
+        owner.is_some_and(|owner| owner != event.order_id())
+    }
+
+    fn apply(&mut self, order_id: &OrderId, writes: order::OrderWrites, key: &Key) {
+        let slot = self.orders.entry(order_id.clone()).or_default();
+        if let Some(order) = writes.order {
+            slot.state.order = Some(order);
+            slot.changed = true;
+        }
+        if !writes.lines.is_empty() {
+            self.lines.push((order_id.clone(), writes.lines));
+        }
+        if let Some(step) = writes.step {
+            self.steps.push(StepRow {
+                order_id: order_id.clone(),
+                step,
+                key: key.clone(),
+            });
+        }
+        if let Some(payment) = writes.payment {
+            let number = (payment.provider.clone(), payment.trade_no.clone());
+            self.trades.insert(number.clone(), order_id.clone());
+            slot.new_payments.insert(number);
+            slot.state.payments.push(payment);
+        }
+        if let Some(refund) = writes.refund {
+            let number = (refund.provider.clone(), refund.refund_no.clone());
+            self.refunds.insert(number.clone(), order_id.clone());
+            let refunds = &mut slot.state.refunds;
+            let known = refunds.iter_mut().find(|known| {
+                known.provider == refund.provider && known.refund_no == refund.refund_no
+            });
+            let read = known.as_ref().map(|known| known.status);
+            match known {
+                Some(known) => *known = refund,
+                None => refunds.push(refund),
+            }
+            slot.changed_refunds.entry(number).or_insert(read);
+        }
+    }
+
+    pub(super) async fn write(self, tx: &mut dyn Tx, now: Timestamp) -> store::Result<()> {
+        let (mut inserts, mut updates) = (Vec::<&Order>::new(), Vec::new());
+        let (mut payments, mut new_refunds, mut refunds) = (Vec::new(), Vec::new(), Vec::new());
+        for slot in self.orders.values() {
+            match (&slot.state.order, slot.read) {
+                (Some(order), None) if slot.changed => inserts.push(order),
+                (Some(order), Some((was, was_version))) if slot.changed => {
+                    updates.push(OrderUpdate {
+                        was,
+                        was_version,
+                        order,
+                    });
+                }
+                _ => {}
+            }
+            payments.extend(slot.state.payments.iter().filter(|payment| {
+                let number = (payment.provider.clone(), payment.trade_no.clone());
+                slot.new_payments.contains(&number)
+            }));
+            for refund in &slot.state.refunds {
+                let number = (refund.provider.clone(), refund.refund_no.clone());
+                match slot.changed_refunds.get(&number) {
+                    Some(&Some(was)) => refunds.push(RefundUpdate { was, refund }),
+                    Some(None) => new_refunds.push(refund),
+                    None => {}
+                }
+            }
+        }
+        let mut lines = Vec::new();
+        for (order_id, of_order) in &self.lines {
+            for (line_no, line) in (1..).zip(of_order) {
+                lines.push((order_id, line_no, line));
+            }
+        }
+        tx.insert_orders(now, &inserts).await?;
+        tx.insert_order_lines(&lines).await?;
+        tx.update_orders(now, &updates).await?;
+        tx.insert_steps(now, &self.steps).await?;
+        tx.insert_payments(now, &payments).await?;
+        tx.insert_refunds(now, &new_refunds).await?;
+        tx.update_refunds(now, &refunds).await
+    }
+}

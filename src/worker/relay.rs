@@ -1,0 +1,223 @@
+//! Moves rows of the outbox to the broker.
+//!
+//! One relay at a time, by a lease with a fencing token, so that events of one order leave in the
+//! order of their commits. A row is removed only when the broker has confirmed it; a relay that dies
+//! in between publishes it again, with the same message id.
+
+use super::{Point, Points, Result};
+use crate::broker::{Publication, Publisher, Receipt};
+use crate::store::{Lease, OutboxRow, Store};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The name of the relay's lease.
+pub const LEASE: &str = "relay";
+
+/// How a relay works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Rows that are read and published at a time.
+    pub window: usize,
+    /// How long the relay owns the outbox without renewing its lease.
+    pub lease: Duration,
+    /// How long a row waits that the broker refused, doubled with each failure up to
+    /// [`LONGEST_WAIT`].
+    pub first_wait: Duration,
+}
+
+/// The longest wait of a row that the broker refuses again and again.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Five seconds before the first second try, 256 rows at a time.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            window: 256,
+            lease: Duration::from_secs(10),
+            first_wait: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A relay.
+pub struct Relay {
+    store: Arc<dyn Store>,
+    publisher: Box<dyn Publisher>,
+    holder: String,
+    settings: Settings,
+    points: Points,
+    lease: Option<(Lease, Instant)>,
+}
+
+/// What a run of the relay did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relayed {
+    /// Another relay holds the lease.
+    NotOurs,
+    /// Rows were published and removed, and others refused by the broker.
+    Rows {
+        /// Rows that left the outbox.
+        published: usize,
+        /// Rows that stay and wait.
+        refused: usize,
+    },
+}
+
+impl Relayed {
+    /// Whether there may be more to do at once.
+    #[must_use]
+    pub fn is_busy(self) -> bool {
+        match self {
+            Self::NotOurs => false,
+            Self::Rows { published, .. } => published > 0,
+        }
+    }
+}
+
+impl Relay {
+    /// A relay that holds its lease as `holder`, a name that no other process has.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        publisher: Box<dyn Publisher>,
+        holder: String,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            store,
+            publisher,
+            holder,
+            settings,
+            points: Points::default(),
+            lease: None,
+        }
+    }
+
+    /// Stops at points, for tests.
+    #[must_use]
+    pub fn with_points(mut self, points: Points) -> Self {
+        self.points = points;
+        self
+    }
+
+    /// Publishes the oldest rows, up to a window of them. Must not be cancelled.
+    ///
+    /// # Errors
+    /// [`super::Error`] if the database or the broker is away; the rows stay.
+    pub async fn run_once(&mut self) -> Result<Relayed> {
+        let Some(lease) = self.hold_lease().await? else {
+            return Ok(Relayed::NotOurs);
+        };
+        let rows = self.store.outbox_head(self.settings.window).await?;
+        if rows.is_empty() {
+            return Ok(Relayed::Rows {
+                published: 0,
+                refused: 0,
+            });
+        }
+        self.points.pass(Point::RelayRead)?;
+        let messages: Vec<_> = rows.iter().map(publication).collect();
+        let receipts = self.publisher.publish(&messages).await?;
+        self.points.pass(Point::RelayPublished)?;
+
+        let sorted = sort(&rows, receipts);
+        let removed = self
+            .store
+            .remove_published(LEASE, lease, &sorted.confirmed)
+            .await?;
+        self.points.pass(Point::RelayRemoved)?;
+        if removed == 0 && !sorted.confirmed.is_empty() {
+            // Somebody else took over; it publishes these rows again.
+            self.lease = None;
+            return Ok(Relayed::NotOurs);
+        }
+        self.postpone(&rows, &sorted.refused).await?;
+        Ok(Relayed::Rows {
+            published: sorted.confirmed.len(),
+            refused: sorted.refused.len(),
+        })
+    }
+
+    /// Gives the lease back, so that another relay need not wait for its end.
+    ///
+    /// # Errors
+    /// [`super::Error`] if the database is away.
+    pub async fn close(self) -> Result<()> {
+        if let Some((lease, _)) = self.lease {
+            self.store.give_back_lease(LEASE, lease).await?;
+        }
+        Ok(())
+    }
+
+    /// The lease, renewed once half of it is over.
+    async fn hold_lease(&mut self) -> Result<Option<Lease>> {
+        if let Some((lease, taken)) = self.lease
+            && taken.elapsed() < self.settings.lease / 2
+        {
+            return Ok(Some(lease));
+        }
+        let asked = Instant::now();
+        let lease = self
+            .store
+            .lease(LEASE, &self.holder, self.settings.lease)
+            .await?;
+        self.lease = lease.map(|lease| (lease, asked));
+        Ok(lease)
+    }
+
+    async fn postpone(&self, rows: &[OutboxRow], refused: &[(i64, String)]) -> Result<()> {
+        for (id, problem) in refused {
+            let row = rows.iter().find(|row| row.id == *id);
+            let failures = row.map_or(0, |row| row.failures);
+            let wait = self.settings.first_wait * 2_u32.saturating_pow(failures.min(16));
+            let message_id = row.map(|row| row.message_id.as_str());
+            tracing::warn!(
+                outbox_id = id,
+                message_id,
+                failures,
+                problem,
+                "the broker refused a message, it stays in the outbox"
+            );
+            let failed = [(*id, problem.clone())];
+            self.store.postpone(&failed, wait.min(LONGEST_WAIT)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn publication(row: &OutboxRow) -> Publication {
+    Publication {
+        message_id: row.message_id.clone(),
+        event_type: row.event_type.clone(),
+        addressee: row.addressee.clone(),
+        message: row.message.clone().into(),
+        headers: row.headers.clone(),
+    }
+}
+
+struct Sorted {
+    confirmed: Vec<i64>,
+    refused: Vec<(i64, String)>,
+}
+
+/// Which rows may go. A confirmed row stays behind a refused one of its aggregate, and is published
+/// again after it, so that consumers see the last copy of each in order.
+fn sort(rows: &[OutboxRow], receipts: Vec<Receipt>) -> Sorted {
+    let mut sorted = Sorted {
+        confirmed: Vec::with_capacity(rows.len()),
+        refused: Vec::new(),
+    };
+    let mut blocked = HashSet::new();
+    for (row, receipt) in rows.iter().zip(receipts) {
+        match receipt {
+            Receipt::Refused(problem) => {
+                blocked.insert(&row.aggregate);
+                sorted.refused.push((row.id, problem));
+            }
+            Receipt::Confirmed if blocked.contains(&row.aggregate) => {}
+            Receipt::Confirmed => sorted.confirmed.push(row.id),
+        }
+    }
+    sorted
+}
