@@ -5,6 +5,7 @@ pub mod config;
 pub mod domain;
 pub mod gate;
 pub mod message;
+pub mod ops;
 pub mod store;
 pub mod telemetry;
 pub mod worker;

@@ -1,0 +1,7 @@
+//! What an operator can ask for: one command per file, called by the command line and by HTTP.
+//!
+//! What lives here: the work of a command and the report that it returns as data. What
+//! deliberately does not: parsing of arguments, printing, and exit codes.
+
+pub mod explain;
+pub mod reconcile;
