@@ -1,2 +1,4 @@
-//! Integration tests.
+//! Integration tests: one binary, a module for each subject.
+
 mod broker;
+mod reconcile;
