@@ -24,7 +24,8 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             Some(of_store(error))
         } else if let Some(broker::Error::Unavailable(_)) = cause.downcast_ref() {
             Some(UNREACHABLE)
-        } else if cause.is::<config::Errors>() || cause.is::<Usage>() || cause.is::<store::Setup>() {
+        } else if cause.is::<config::Errors>() || cause.is::<Usage>() || cause.is::<store::Setup>()
+        {
             Some(USAGE)
         } else {
             None
@@ -51,7 +52,11 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             None
         }
     };
-    error.chain().find_map(of_one).or_else(wrapped).unwrap_or(DATA)
+    error
+        .chain()
+        .find_map(of_one)
+        .or_else(wrapped)
+        .unwrap_or(DATA)
 }
 
 fn of_store(error: &store::Error) -> u8 {

@@ -98,7 +98,9 @@ impl Progress for Lines {
             && stage.told.is_none_or(|told| told.elapsed() >= TELL_EVERY)
         {
             stage.told = Some(Instant::now());
-            let total = stage.total.map_or(String::new(), |total| format!(" of {total}"));
+            let total = stage
+                .total
+                .map_or(String::new(), |total| format!(" of {total}"));
             tell(&format!("{}: {done}{total}", stage.what));
         }
     }

@@ -71,7 +71,10 @@ async fn with_config(command: Command, config: &Config, format: Format) -> anyho
         }
         Command::Explain(Explain { what }) => {
             let deployment = Deployment::open(config).await?;
-            print(&explain::explain(deployment.store.as_ref(), &what).await?, format)?;
+            print(
+                &explain::explain(deployment.store.as_ref(), &what).await?,
+                format,
+            )?;
             Ok(0)
         }
         Command::Dead(command) => run_dead(command, &Deployment::open(config).await?, format).await,
@@ -110,11 +113,19 @@ fn check_config(loaded: Result<Loaded, config::Errors>, format: Format) -> anyho
 }
 
 async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
-    let scratch = tempfile::Builder::new().prefix("orderonce-demo-").tempdir()?;
-    let dir = args.keep.clone().unwrap_or_else(|| scratch.path().to_owned());
+    let scratch = tempfile::Builder::new()
+        .prefix("orderonce-demo-")
+        .tempdir()?;
+    let dir = args
+        .keep
+        .clone()
+        .unwrap_or_else(|| scratch.path().to_owned());
     if dir.join(demo::DATABASE).exists() {
         let dir = dir.display();
-        return Err(Usage(format!("{dir} holds a database already, --keep needs a new directory")).into());
+        return Err(Usage(format!(
+            "{dir} holds a database already, --keep needs a new directory"
+        ))
+        .into());
     }
     let options = demo::Options {
         data: args.data,
@@ -140,7 +151,10 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
         && format == Format::Text
     {
         let database = dir.join(demo::DATABASE);
-        print(&Text(format!("the database is {}\n", database.display())), format)?;
+        print(
+            &Text(format!("the database is {}\n", database.display())),
+            format,
+        )?;
     }
     Ok(if report.differences == 0 { 0 } else { DATA })
 }
@@ -167,9 +181,10 @@ async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
 async fn stop_on_signal(stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
 
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
         tracing::warn!("signals cannot be handled, a stop will be a kill");
         return;
     };
@@ -194,9 +209,8 @@ fn open(path: &Path) -> Result<Box<dyn Read + std::marker::Send>, Usage> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdin()));
     }
-    let unusable = |problem: &dyn fmt::Display| {
-        Usage(format!("{} cannot be read: {problem}", path.display()))
-    };
+    let unusable =
+        |problem: &dyn fmt::Display| Usage(format!("{} cannot be read: {problem}", path.display()));
     if path.is_dir() {
         return Err(unusable(&"it is a directory"));
     }
@@ -206,16 +220,15 @@ fn open(path: &Path) -> Result<Box<dyn Read + std::marker::Send>, Usage> {
     }
 }
 
-async fn run_import(
-    args: Import,
-    deployment: &Deployment,
-    format: Format,
-) -> anyhow::Result<u8> {
+async fn run_import(args: Import, deployment: &Deployment, format: Format) -> anyhow::Result<u8> {
     let ImportFormat::OnlineRetail = args.format;
     let input = BufReader::new(open(&args.file)?);
     let opening = args.opening_stock;
     let options = online_retail::Options {
-        opening: opening.map_or(online_retail::Opening::Untouched, online_retail::Opening::Each),
+        opening: opening.map_or(
+            online_retail::Opening::Untouched,
+            online_retail::Opening::Each,
+        ),
     };
     let progress = progress();
     let broker = deployment.broker.as_ref();

@@ -86,7 +86,9 @@ pub enum Error {
         log: PathBuf,
     },
     /// Something never settled.
-    #[error("after {seconds} s there are still {queued} messages queued, {outbox} in the outbox and {parked} parked")]
+    #[error(
+        "after {seconds} s there are still {queued} messages queued, {outbox} in the outbox and {parked} parked"
+    )]
     Unsettled {
         /// Seconds since the last progress.
         seconds: u64,
@@ -169,7 +171,9 @@ struct Day {
 fn read_day(options: &Options) -> Result<Day, Error> {
     let bytes = match &options.data {
         None => FIRST_DAY.into(),
-        Some(path) => std::fs::read(path).map_err(Error::io(format!("reading {}", path.display())))?,
+        Some(path) => {
+            std::fs::read(path).map_err(Error::io(format!("reading {}", path.display())))?
+        }
     };
     let demand = online_retail::demand(&bytes[..])?;
     let opening = Opening::Exactly(demand);
@@ -185,7 +189,8 @@ fn read_day(options: &Options) -> Result<Day, Error> {
         let (opening, entries) = invoice.entries.into_iter().partition(is_opening);
         invoice.entries = entries;
         let opening: Vec<online_retail::Entry> = opening;
-        day.opening.extend(opening.into_iter().map(|entry| entry.event));
+        day.opening
+            .extend(opening.into_iter().map(|entry| entry.event));
         day.messages.extend(import::publications(&invoice));
     }
     day.report = import.into_report();
@@ -220,10 +225,7 @@ fn configure(dir: &Path) -> Result<Configured, Error> {
 }
 
 /// Puts the opening stock on the shelves, before the day begins.
-async fn stock_up(
-    deployment: &Deployment,
-    opening: Vec<Event>,
-) -> Result<naive::Shelf, Error> {
+async fn stock_up(deployment: &Deployment, opening: Vec<Event>) -> Result<naive::Shelf, Error> {
     let store = Arc::clone(&deployment.store);
     let processor = Processor::new(InventoryRole, store, deployment.settings());
     let now = domain::Timestamp::parse_rfc3339("2010-12-01T00:00:00Z");
@@ -256,8 +258,12 @@ fn draw(
 ) -> Vec<Publication> {
     let mut deliveries = Vec::with_capacity(messages.len() * 2);
     for (place, message) in messages.into_iter().enumerate() {
-        let mut arrives = |rng: &mut fastrand::Rng| {
-            let delay = if options.shuffle { rng.usize(..WINDOW) } else { 0 };
+        let arrives = |rng: &mut fastrand::Rng| {
+            let delay = if options.shuffle {
+                rng.usize(..WINDOW)
+            } else {
+                0
+            };
             place + delay
         };
         if rng.f64() < options.duplicates {

@@ -3,9 +3,7 @@
 
 use crate::broker::embedded::Kept;
 use crate::domain::account::PointsRule;
-use crate::domain::event::{
-    AccountEvent, Adjustment, InventoryEvent, OrderEvent, StockAdjust,
-};
+use crate::domain::event::{AccountEvent, Adjustment, InventoryEvent, OrderEvent, StockAdjust};
 use crate::domain::{EventType, Money, RoleName, SkuId};
 use crate::message::{self, Envelope, Limits};
 use serde::Serialize;
@@ -50,7 +48,13 @@ impl Naive {
         naive
     }
 
-    fn apply(&mut self, kept: &Kept, times: i64, shelf: &mut Shelf, points: &PointsRule) -> Option<()> {
+    fn apply(
+        &mut self,
+        kept: &Kept,
+        times: i64,
+        shelf: &mut Shelf,
+        points: &PointsRule,
+    ) -> Option<()> {
         let envelope = Envelope::parse(&kept.message, &Limits::default()).ok()?;
         let event_type: EventType = envelope.event_type.parse().ok()?;
         let again = (times - 1).max(0);

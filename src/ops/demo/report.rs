@@ -57,7 +57,11 @@ impl Report {
         let mut messages: Vec<_> = facts.kept.iter().map(|kept| &kept.message_id).collect();
         messages.sort_unstable();
         messages.dedup();
-        let deliveries = facts.kept.iter().map(|kept| u64::from(kept.deliveries)).sum();
+        let deliveries = facts
+            .kept
+            .iter()
+            .map(|kept| u64::from(kept.deliveries))
+            .sum();
         let (outcomes, duplicates) = count(facts.log);
         let told: u64 = outcomes.values().sum();
         Self {
@@ -113,40 +117,84 @@ impl fmt::Display for Report {
             let count = Cell::new(count).set_alignment(CellAlignment::Right);
             table.add_row([Cell::new(what), count, Cell::new(remark)]);
         };
-        row("orders", self.orders.to_string(), format!("{} invoice lines of a real shop", self.lines));
+        row(
+            "orders",
+            self.orders.to_string(),
+            format!("{} invoice lines of a real shop", self.lines),
+        );
         row(
             "messages",
             self.messages.to_string(),
-            format!("{} from the shop, the rest between the roles", self.shop_messages),
+            format!(
+                "{} from the shop, the rest between the roles",
+                self.shop_messages
+            ),
         );
-        row("deliveries", self.deliveries.to_string(), "copies and redeliveries counted".to_owned());
-        row("kills", self.kills.to_string(), "SIGKILL to the workers".to_owned());
+        row(
+            "deliveries",
+            self.deliveries.to_string(),
+            "copies and redeliveries counted".to_owned(),
+        );
+        row(
+            "kills",
+            self.kills.to_string(),
+            "SIGKILL to the workers".to_owned(),
+        );
         for name in Outcome::NAMES {
             let count = self.outcomes.get(name).copied().unwrap_or(0);
             let remark = if name == "duplicate" {
                 let layers = self.duplicates.iter().filter(|(_, count)| **count > 0);
-                let layers: Vec<_> = layers.map(|(layer, count)| format!("{count} by {layer}")).collect();
+                let layers: Vec<_> = layers
+                    .map(|(layer, count)| format!("{count} by {layer}"))
+                    .collect();
                 format!("seen by layer: {}", layers.join(", "))
             } else {
                 remark(name).to_owned()
             };
             row(&format!("  {name}"), count.to_string(), remark);
         }
-        row("  interrupted", self.interrupted.to_string(), "cut off by a kill, came again".to_owned());
+        row(
+            "  interrupted",
+            self.interrupted.to_string(),
+            "cut off by a kill, came again".to_owned(),
+        );
         writeln!(f, "{table}")?;
 
         let naive = &self.naive;
         let pounds = |minor| Money::new(minor, Currency::GBP).to_string();
-        writeln!(f, "A consumer without any of this, on the same deliveries, would have")?;
-        writeln!(f, "  taken {} units from stock again, {} of them not there", naive.units_deducted_twice, naive.units_oversold)?;
-        writeln!(f, "  credited {} points too many", naive.points_over_credited)?;
-        writeln!(f, "  credited {} to customers again", pounds(naive.money_over_credited_minor))?;
-        writeln!(f, "  booked {} of payments again", pounds(naive.payments_double_booked_minor))?;
+        writeln!(
+            f,
+            "A consumer without any of this, on the same deliveries, would have"
+        )?;
+        writeln!(
+            f,
+            "  taken {} units from stock again, {} of them not there",
+            naive.units_deducted_twice, naive.units_oversold
+        )?;
+        writeln!(
+            f,
+            "  credited {} points too many",
+            naive.points_over_credited
+        )?;
+        writeln!(
+            f,
+            "  credited {} to customers again",
+            pounds(naive.money_over_credited_minor)
+        )?;
+        writeln!(
+            f,
+            "  booked {} of payments again",
+            pounds(naive.payments_double_booked_minor)
+        )?;
         writeln!(f)?;
         if self.differences > 0 {
             writeln!(f, "{}", self.reconciliation)?;
         }
-        writeln!(f, "differences: {} ({:.1} s)", self.differences, self.seconds)
+        writeln!(
+            f,
+            "differences: {} ({:.1} s)",
+            self.differences, self.seconds
+        )
     }
 }
 

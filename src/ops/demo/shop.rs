@@ -1,7 +1,7 @@
 //! The day as it happens: publishing, killing, waiting.
 
 use super::{Error, Options, PATIENCE};
-use crate::broker::{Broker, Headers, Publication, Publisher};
+use crate::broker::{Headers, Publication, Publisher};
 use crate::domain::RoleName;
 use crate::ops::deployment::Deployment;
 use crate::ops::progress::Progress;
@@ -55,7 +55,9 @@ impl<'d> Shop<'d> {
         let external: HashSet<_> = external.cloned().collect();
         let mut publisher = self.deployment.broker.publisher().await?;
         let mut workers = self.start()?;
-        let parts = usize::try_from(self.options.kills).unwrap_or(usize::MAX).saturating_add(1);
+        let parts = usize::try_from(self.options.kills)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
         let mut kills = 0;
         progress.stage("the day begins", u64::try_from(deliveries.len()).ok());
         let mut published = 0;
@@ -76,7 +78,8 @@ impl<'d> Shop<'d> {
             kills += 1;
             workers = self.start()?;
         }
-        self.settle(publisher.as_mut(), &external, &mut workers, progress).await?;
+        self.settle(publisher.as_mut(), &external, &mut workers, progress)
+            .await?;
         self.stop(workers).await?;
         Ok(kills)
     }
@@ -95,7 +98,10 @@ impl<'d> Shop<'d> {
             .stderr(file)
             .kill_on_drop(true)
             .spawn()
-            .map_err(Error::io(format!("starting {}", self.options.program.display())))
+            .map_err(Error::io(format!(
+                "starting {}",
+                self.options.program.display()
+            )))
     }
 
     fn log(&self) -> std::path::PathBuf {
@@ -111,7 +117,10 @@ impl<'d> Shop<'d> {
         }
         tokio::time::sleep(Duration::from_millis(self.rng.u64(..LONGEST_LIFE_MS))).await;
         self.check(workers)?;
-        workers.kill().await.map_err(Error::io("killing the workers"))
+        workers
+            .kill()
+            .await
+            .map_err(Error::io("killing the workers"))
     }
 
     /// How many deliveries there have been so far.
@@ -187,7 +196,10 @@ impl<'d> Shop<'d> {
 
     /// The workers have not ended by themselves.
     fn check(&self, workers: &mut Child) -> Result<(), Error> {
-        match workers.try_wait().map_err(Error::io("looking after the workers"))? {
+        match workers
+            .try_wait()
+            .map_err(Error::io("looking after the workers"))?
+        {
             None => Ok(()),
             Some(status) => Err(Error::Ended {
                 status,
@@ -198,12 +210,17 @@ impl<'d> Shop<'d> {
 
     /// SIGTERM, after which the workers finish what they have in hand.
     async fn stop(&self, mut workers: Child) -> Result<(), Error> {
-        let pid = workers.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let pid = workers
+            .id()
+            .and_then(|id| Pid::from_raw(id.try_into().ok()?));
         if let Some(pid) = pid {
             let stopped = kill_process(pid, Signal::TERM);
             stopped.map_err(|error| Error::io("stopping the workers")(error.into()))?;
         }
-        let status = workers.wait().await.map_err(Error::io("stopping the workers"))?;
+        let status = workers
+            .wait()
+            .await
+            .map_err(Error::io("stopping the workers"))?;
         if status.success() {
             Ok(())
         } else {
