@@ -1,6 +1,7 @@
 //! An order processor for at-least-once message queues in which every effect happens once.
 
 pub mod broker;
+pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod gate;

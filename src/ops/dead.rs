@@ -3,9 +3,7 @@
 use super::deployment::Deployment;
 use crate::broker::{Delivery, Headers, Tag};
 use crate::domain::{DeadReason, RoleName};
-use crate::store::{
-    self, DeadFilter, DeadLetter, DeadStatus, NewDeadLetter, NewOutbox, Store,
-};
+use crate::store::{self, DeadFilter, DeadLetter, DeadStatus, NewDeadLetter, NewOutbox, Store};
 use crate::worker::account::AccountRole;
 use crate::worker::batch::ANEW;
 use crate::worker::inventory::InventoryRole;
@@ -48,7 +46,9 @@ pub enum Error {
         key: String,
     },
     /// The claim does not hold the message.
-    #[error("the claim {role}:{key} does not hold its message (claims.keep_body was off), send the message again instead")]
+    #[error(
+        "the claim {role}:{key} does not hold its message (claims.keep_body was off), send the message again instead"
+    )]
     NoBody {
         /// The role.
         role: RoleName,
@@ -178,7 +178,8 @@ pub async fn replay(
         tx.append(now, &[row]).await?;
         let (actor, reason) = (&act.actor, &act.reason);
         let (from, to) = (DeadStatus::Dead, DeadStatus::Replayed);
-        tx.mark_dead_letter(letter.id, from, to, actor, reason).await?;
+        tx.mark_dead_letter(letter.id, from, to, actor, reason)
+            .await?;
     }
     tx.commit().await?;
     Ok(acted("replayed", &letters))
@@ -247,7 +248,8 @@ pub async fn discard(store: &dyn Store, ids: &[i64], act: &Act) -> Result<Acted,
     for letter in &letters {
         let (actor, reason) = (&act.actor, &act.reason);
         let (from, to) = (DeadStatus::Dead, DeadStatus::Discarded);
-        tx.mark_dead_letter(letter.id, from, to, actor, reason).await?;
+        tx.mark_dead_letter(letter.id, from, to, actor, reason)
+            .await?;
     }
     tx.commit().await?;
     Ok(acted("discarded", &letters))
@@ -351,7 +353,9 @@ impl fmt::Display for List {
         }
         let mut table = Table::new();
         table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["id", "status", "role", "reason", "detail", "key", "died at", "deaths"]);
+        table.set_header([
+            "id", "status", "role", "reason", "detail", "key", "died at", "deaths",
+        ]);
         for letter in &self.dead_letters {
             table.add_row([
                 letter.id.to_string(),
@@ -359,7 +363,10 @@ impl fmt::Display for List {
                 letter.role.to_string(),
                 letter.reason.clone(),
                 letter.detail.clone(),
-                letter.key.as_ref().map_or(String::new(), ToString::to_string),
+                letter
+                    .key
+                    .as_ref()
+                    .map_or(String::new(), ToString::to_string),
                 letter.died_at.to_string(),
                 letter.deaths.to_string(),
             ]);
@@ -371,9 +378,17 @@ impl fmt::Display for List {
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = &self.letter;
-        writeln!(f, "dead letter {} of role {}, {}", letter.id, letter.role, letter.status)?;
+        writeln!(
+            f,
+            "dead letter {} of role {}, {}",
+            letter.id, letter.role, letter.status
+        )?;
         writeln!(f, "reason      {}: {}", letter.reason, letter.detail)?;
-        writeln!(f, "died        {} ({} times)", letter.died_at, letter.deaths)?;
+        writeln!(
+            f,
+            "died        {} ({} times)",
+            letter.died_at, letter.deaths
+        )?;
         writeln!(f, "deliveries  {}", letter.deliveries)?;
         if let Some(message_id) = &letter.message_id {
             writeln!(f, "message id  {message_id}")?;
@@ -401,7 +416,11 @@ impl fmt::Display for Acted {
             return writeln!(f, "no dead letters were {}", self.act);
         }
         for letter in &self.letters {
-            write!(f, "dead letter {} of role {} {}", letter.id, letter.role, self.act)?;
+            write!(
+                f,
+                "dead letter {} of role {} {}",
+                letter.id, letter.role, self.act
+            )?;
             if let Some(would_be) = &letter.would_be {
                 write!(f, ", it would be {}", would_be.join(", "))?;
             }

@@ -104,12 +104,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{} invoices: {} orders, {} cancellations, {} write-offs; {} by guests; {} SKUs",
-            self.invoices,
-            self.orders,
-            self.credit_notes,
-            self.write_offs,
-            self.guests,
-            self.skus
+            self.invoices, self.orders, self.credit_notes, self.write_offs, self.guests, self.skus
         )?;
         writeln!(
             f,

@@ -28,7 +28,14 @@ impl fmt::Display for Report {
         }
         let mut table = Table::new();
         table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["role", "key", "awaits", "parked at", "given up at", "woken at"]);
+        table.set_header([
+            "role",
+            "key",
+            "awaits",
+            "parked at",
+            "given up at",
+            "woken at",
+        ]);
         for row in &self.parked {
             table.add_row([
                 row.role.to_string(),

@@ -1,6 +1,8 @@
-//! Integration tests.
+//! Integration tests: one binary, a module for each subject.
 
 #[cfg(test)]
 mod broker;
+#[cfg(test)]
+mod reconcile;
 #[cfg(test)]
 mod store;

@@ -181,8 +181,8 @@ const STATEMENTS: &[(&str, &str)] = &[
     (
         "reservation_rejected",
         "
-        SELECT r.order_id AS subject, NULL AS part, '0 flows' AS expected,
-            count(*) || ' flows' AS found, NULL AS currency, NULL AS detail
+        SELECT r.order_id AS subject, NULL AS part, '0' AS expected,
+            CAST(count(*) AS TEXT) AS found, NULL AS currency, 'number of flows' AS detail
         FROM reservation AS r
         JOIN deduction_flow AS f ON f.order_id = r.order_id
         WHERE r.status = 'REJECTED'
@@ -206,7 +206,7 @@ const STATEMENTS: &[(&str, &str)] = &[
         "flows_reserved",
         "
         SELECT f.order_id AS subject, NULL AS part, '1 reservation' AS expected,
-            '0 reservations' AS found, NULL AS currency, count(*) || ' flows' AS detail
+            '0 reservations' AS found, NULL AS currency, 'flows: ' || count(*) AS detail
         FROM deduction_flow AS f
         WHERE f.order_id IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM reservation AS r WHERE r.order_id = f.order_id)
@@ -415,7 +415,7 @@ const STATEMENTS: &[(&str, &str)] = &[
         "order_recorded",
         "
         SELECT x.order_id AS subject, NULL AS part, '1 row' AS expected, '0 rows' AS found,
-            NULL AS currency, count(*) || ' rows in ' || x.held_by AS detail
+            NULL AS currency, 'rows in ' || x.held_by || ': ' || count(*) AS detail
         FROM (
             SELECT order_id, 'order_line' AS held_by FROM order_line
             UNION ALL SELECT order_id, 'order_transition' FROM order_transition

@@ -1,8 +1,10 @@
 //! What happened, for people. Nothing here writes or locks.
 
+use super::outbox::outbox_row;
+use super::parking::parked;
 use super::{SqliteStore, from_sqlx};
 use crate::domain::{
-    AccountKind, Currency, Fingerprint, Key, Money, OrderId, RoleName, Timestamp, Token, UserId,
+    AccountKind, Currency, Fingerprint, Key, Money, OrderId, RoleName, Timestamp, UserId,
 };
 use crate::store::{
     ClaimRow, DeadFilter, DeadLetter, Error, History, Moment, OrderSummary, OutboxRow, ParkedRow,
@@ -104,33 +106,33 @@ impl History for SqliteStore {
 
     async fn parked(&self, subject: Option<&str>, limit: u32) -> Result<Vec<ParkedRow>> {
         const PARKED: &str = "
-            SELECT role, key, awaits, message_id, event_type, message, parked_at, deadline, woken_at
+            SELECT role, key, awaits, message_id, event_type, message, headers, parked_at, deadline, woken_at
             FROM parked_event
             WHERE ?1 IS NULL OR subject = ?1
             ORDER BY deadline, role, key
             LIMIT ?2";
-        let rows: Vec<RawParked> = sqlx::query_as(PARKED)
+        let rows = sqlx::query(PARKED)
             .bind(subject)
             .bind(limit)
             .fetch_all(self.database.readers())
             .await
             .map_err(from_sqlx)?;
-        Ok(rows.into_iter().map(Into::into).collect())
+        rows.iter().map(parked).collect()
     }
 
     async fn outbox_about(&self, aggregate: &str) -> Result<Vec<OutboxRow>> {
         const OUTBOX_ABOUT: &str = "
-            SELECT id, aggregate, addressee, event_type, message_id, message, created_at, failures,
-                last_error
+            SELECT id, aggregate, addressee, event_type, message_id, headers, message, created_at,
+                failures, last_error
             FROM outbox
             WHERE aggregate = ?1
             ORDER BY id";
-        let rows: Vec<RawOutbox> = sqlx::query_as(OUTBOX_ABOUT)
+        let rows = sqlx::query(OUTBOX_ABOUT)
             .bind(aggregate)
             .fetch_all(self.database.readers())
             .await
             .map_err(from_sqlx)?;
-        Ok(rows.into_iter().map(Into::into).collect())
+        rows.iter().map(outbox_row).collect()
     }
 
     async fn dead_letters(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadLetter>> {
@@ -517,64 +519,6 @@ impl TryFrom<RawClaim> for ClaimRow {
             created_at: Timestamp(row.created_at),
             concluded_at: Timestamp(row.concluded_at),
         })
-    }
-}
-
-#[derive(FromRow)]
-struct RawParked {
-    role: String,
-    key: String,
-    awaits: String,
-    message_id: String,
-    event_type: String,
-    message: String,
-    parked_at: i64,
-    deadline: i64,
-    woken_at: Option<i64>,
-}
-
-impl From<RawParked> for ParkedRow {
-    fn from(row: RawParked) -> Self {
-        Self {
-            role: RoleName::new(row.role),
-            key: Key::stored(&row.key),
-            awaits: Token::stored(&row.awaits),
-            message_id: row.message_id,
-            event_type: row.event_type,
-            message: row.message,
-            parked_at: Timestamp(row.parked_at),
-            deadline: Timestamp(row.deadline),
-            woken_at: row.woken_at.map(Timestamp),
-        }
-    }
-}
-
-#[derive(FromRow)]
-struct RawOutbox {
-    id: i64,
-    aggregate: String,
-    addressee: Option<String>,
-    event_type: String,
-    message_id: String,
-    message: Vec<u8>,
-    created_at: i64,
-    failures: u32,
-    last_error: Option<String>,
-}
-
-impl From<RawOutbox> for OutboxRow {
-    fn from(row: RawOutbox) -> Self {
-        Self {
-            id: row.id,
-            aggregate: row.aggregate,
-            addressee: row.addressee.map(RoleName::new),
-            event_type: row.event_type,
-            message_id: row.message_id,
-            message: row.message,
-            created_at: Timestamp(row.created_at),
-            failures: row.failures,
-            last_error: row.last_error,
-        }
     }
 }
 

@@ -1,0 +1,307 @@
+//! Everything about commands and flags in one place.
+
+use crate::domain::RoleName;
+use crate::store::DeadStatus;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// An order processor for message queues that deliver at least once: every effect happens once.
+///
+/// Start with `orderonce demo`: it runs a real shop's day through all four roles, with duplicates,
+/// overtaking and kills, and proves that every effect happened once.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 fine, 1 something is wrong with the data, 2 wrong usage or \
+                  configuration, 3 a server is unreachable."
+)]
+pub struct Cli {
+    /// The configuration file [default: orderonce.toml, if there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "ORDERONCE_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// The database, such as sqlite:///var/lib/shop/orderonce.db; goes before store.url
+    #[arg(long, global = true, value_name = "URL")]
+    pub store: Option<String>,
+
+    /// How reports are printed on standard output
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    pub report: Format,
+
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How a report is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a real shop's day with duplicates, overtaking and kills, and prove that every effect
+    /// happened once
+    Demo(Demo),
+    /// Run roles, relay and janitor until told to stop (SIGTERM or SIGINT; a second one aborts)
+    Serve(Serve),
+    /// Create the database, or bring its schema up to date
+    Migrate,
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Publish the events of another system's file
+    Import(Import),
+    /// Publish messages from a file, one CloudEvents envelope in JSON a line
+    Send(Send),
+    /// Recompute everything from the flows and compare; exits with 1 if anything differs
+    Reconcile(Reconcile),
+    /// Tell the whole life of an order or a key
+    Explain(Explain),
+    /// Look at, replay or discard messages that could not be processed
+    #[command(subcommand)]
+    Dead(DeadCommand),
+    /// Look at events that wait for what makes them possible
+    #[command(subcommand)]
+    Parked(ParkedCommand),
+}
+
+/// `demo`
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// An Online Retail CSV file [default: the data set's first day, which is built in]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// The probability with which each message is delivered once more, from 0 to 1
+    #[arg(long, value_name = "P", default_value_t = 0.3, value_parser = probability)]
+    pub duplicates: f64,
+    /// Whether messages overtake each other
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub shuffle: bool,
+    /// How often the workers are killed with SIGKILL
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub kills: u32,
+    /// The number that duplicates, order and kills follow from [default: a random one, printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Leave everything in this directory; the database is orderonce.db in it
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+}
+
+/// `serve`
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// A role to run: order, payment, inventory or account; may be given several times [default:
+    /// all of them]
+    #[arg(long, value_name = "ROLE", value_parser = built_in_role)]
+    pub role: Vec<RoleName>,
+    /// Do not run the relay, which publishes the outbox
+    #[arg(long)]
+    pub no_relay: bool,
+    /// Do not run the janitor, which closes unpaid orders and looks after parked events
+    #[arg(long)]
+    pub no_janitor: bool,
+}
+
+/// `config`
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check the configuration and list all that is wrong with it
+    Check,
+    /// Show every value with where it comes from; secrets are masked
+    Show,
+    /// Print a commented configuration file with every key at its default
+    Example,
+}
+
+/// The format of another system's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportFormat {
+    /// The UCI Online Retail data set, CSV.
+    OnlineRetail,
+}
+
+/// `import`
+#[derive(Debug, Args)]
+pub struct Import {
+    /// The format of the file
+    #[arg(long, value_enum)]
+    pub format: ImportFormat,
+    /// Units of each SKU that there are before its first sale
+    #[arg(long, value_name = "N")]
+    pub opening_stock: Option<u32>,
+    /// The file, or - for standard input
+    pub file: PathBuf,
+}
+
+/// `send`
+#[derive(Debug, Args)]
+pub struct Send {
+    /// How often each message is sent
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+    /// Send everything in an order that follows from this number
+    #[arg(long, value_name = "SEED")]
+    pub shuffle: Option<u64>,
+    /// The file, or - for standard input
+    pub file: PathBuf,
+}
+
+/// `reconcile`
+#[derive(Debug, Args)]
+pub struct Reconcile {
+    /// Seconds after which what is on its way counts as stuck
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub stuck_after: u64,
+    /// Differences of each check that are listed
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}
+
+/// `explain`
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// An order, such as 536365, or a key, such as order:536365/order.create
+    #[arg(value_name = "ORDER|KEY")]
+    pub what: String,
+}
+
+/// `dead`
+#[derive(Debug, Subcommand)]
+pub enum DeadCommand {
+    /// List dead letters, oldest first
+    List(DeadList),
+    /// Show one dead letter with its bytes and headers
+    Show {
+        /// Its number
+        id: i64,
+    },
+    /// Hand dead letters back to their roles
+    Replay(DeadReplay),
+    /// Close dead letters that do not matter
+    Discard(DeadDiscard),
+}
+
+/// `dead list`
+#[derive(Debug, Args)]
+pub struct DeadList {
+    /// Only those of this role
+    #[arg(long, value_name = "ROLE")]
+    pub role: Option<String>,
+    /// Only those with this status: dead, replayed or discarded
+    #[arg(long, value_name = "STATUS")]
+    pub status: Option<DeadStatus>,
+    /// Only those with this reason, such as malformed
+    #[arg(long, value_name = "REASON")]
+    pub reason: Option<String>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: u32,
+}
+
+/// `dead replay`
+#[derive(Debug, Args)]
+pub struct DeadReplay {
+    /// Numbers of dead letters
+    #[arg(required_unless_present = "rejected", conflicts_with = "rejected")]
+    pub ids: Vec<i64>,
+    /// Instead of a dead letter, an event that was rejected, as ROLE:KEY; needs --as-new
+    #[arg(long, value_name = "ROLE:KEY", requires = "as_new")]
+    pub rejected: Option<String>,
+    /// Only say what would become of each message
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Decide anew, whatever was decided of the key before; flows and statuses still stop what has
+    /// been applied. Needs --actor and --reason
+    #[arg(long, requires = "actor", requires = "reason")]
+    pub as_new: bool,
+    /// Who does this [default: the user]
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+/// `dead discard`
+#[derive(Debug, Args)]
+pub struct DeadDiscard {
+    /// Numbers of dead letters
+    #[arg(required = true)]
+    pub ids: Vec<i64>,
+    /// Who does this [default: the user]
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+/// `parked`
+#[derive(Debug, Subcommand)]
+pub enum ParkedCommand {
+    /// List parked events, the one with the nearest deadline first
+    List {
+        /// Only those about this order, user or SKU
+        #[arg(long, value_name = "SUBJECT")]
+        about: Option<String>,
+        /// How many at most
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: u32,
+    },
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(p) if (0.0..=1.0).contains(&p) => Ok(p),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
+fn built_in_role(text: &str) -> Result<RoleName, String> {
+    let mut roles = RoleName::BUILT_IN.into_iter();
+    roles
+        .find(|role| role.as_str() == text)
+        .ok_or_else(|| "expected order, payment, inventory or account".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn as_new_needs_a_name_and_a_reason() {
+        let parse = |args: &str| Cli::try_parse_from(args.split(' '));
+        assert!(parse("orderonce dead replay 1").is_ok());
+        assert!(parse("orderonce dead replay 1 --as-new").is_err());
+        assert!(parse("orderonce dead replay 1 --as-new --actor me").is_err());
+        assert!(parse("orderonce dead replay 1 --as-new --actor me --reason why").is_ok());
+        assert!(parse("orderonce dead replay --rejected order:O1/x").is_err());
+        assert!(parse("orderonce dead replay").is_err());
+    }
+
+    #[test]
+    fn the_demo_shuffles_unless_told_otherwise() {
+        let shuffle = |args: &str| match Cli::try_parse_from(args.split(' ')).unwrap().command {
+            Command::Demo(demo) => demo.shuffle,
+            other => panic!("{other:?}"),
+        };
+        assert!(shuffle("orderonce demo"));
+        assert!(shuffle("orderonce demo --shuffle"));
+        assert!(!shuffle("orderonce demo --shuffle=false"));
+    }
+}

@@ -1,0 +1,367 @@
+//! One function per command: arguments to a call of `ops`, its report to standard output.
+
+use super::args::{
+    Cli, Command, ConfigCommand, DeadCommand, DeadReplay, Demo, Explain, Format, Import,
+    ImportFormat, ParkedCommand, Reconcile, Send, Serve,
+};
+use super::exit::{DATA, Usage};
+use super::output::{print, progress};
+use crate::config::{self, Config, Entry, Flag, Loaded};
+use crate::domain::RoleName;
+use crate::message::Limits;
+use crate::ops::deployment::Deployment;
+use crate::ops::{dead, demo, explain, import, online_retail, parked, reconcile, send, serve};
+use crate::store::DeadFilter;
+use crate::telemetry;
+use serde::Serialize;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Runs a command and returns its exit code.
+///
+/// # Errors
+/// What went wrong; [`super::exit_code`] has its exit code.
+pub async fn run(cli: Cli) -> anyhow::Result<u8> {
+    let store_flag = cli.store.as_deref().map(|value| Flag {
+        name: "--store",
+        key: "store.url",
+        value,
+    });
+    let flags: Vec<_> = store_flag.into_iter().collect();
+    let load = || Config::load(cli.config.as_deref(), std::env::vars_os(), &flags);
+    let format = cli.report;
+    match cli.command {
+        Command::Config(ConfigCommand::Example) => {
+            print(&Text(config::example()), Format::Text)?;
+            Ok(0)
+        }
+        Command::Config(ConfigCommand::Check) => check_config(load(), format),
+        Command::Config(ConfigCommand::Show) => {
+            let Loaded { entries, .. } = load()?;
+            print(&Shown { entries }, format)?;
+            Ok(0)
+        }
+        Command::Demo(args) => run_demo(args, format).await,
+        command => {
+            let config = load()?.config;
+            telemetry::init(&config.log)?;
+            with_config(command, &config, format).await
+        }
+    }
+}
+
+async fn with_config(command: Command, config: &Config, format: Format) -> anyhow::Result<u8> {
+    match command {
+        Command::Demo(_) | Command::Config(_) => Ok(0),
+        Command::Migrate => {
+            let (deployment, migrated) = Deployment::migrate(config).await?;
+            deployment.store.close().await;
+            print(&migrated, format)?;
+            Ok(0)
+        }
+        Command::Serve(args) => run_serve(args, &Deployment::open(config).await?).await,
+        Command::Import(args) => run_import(args, &Deployment::open(config).await?, format).await,
+        Command::Send(args) => run_send(args, &Deployment::open(config).await?, format).await,
+        Command::Reconcile(args) => {
+            run_reconcile(args, &Deployment::open(config).await?, format).await
+        }
+        Command::Explain(Explain { what }) => {
+            let deployment = Deployment::open(config).await?;
+            print(
+                &explain::explain(deployment.store.as_ref(), &what).await?,
+                format,
+            )?;
+            Ok(0)
+        }
+        Command::Dead(command) => run_dead(command, &Deployment::open(config).await?, format).await,
+        Command::Parked(ParkedCommand::List { about, limit }) => {
+            let deployment = Deployment::open(config).await?;
+            let store = deployment.store.as_ref();
+            print(&parked::list(store, about.as_deref(), limit).await?, format)?;
+            Ok(0)
+        }
+    }
+}
+
+fn check_config(loaded: Result<Loaded, config::Errors>, format: Format) -> anyhow::Result<u8> {
+    #[derive(Serialize)]
+    struct Checked {
+        keys: usize,
+    }
+    impl fmt::Display for Checked {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            writeln!(f, "the configuration is valid ({} keys)", self.keys)
+        }
+    }
+    match loaded {
+        Ok(loaded) => {
+            let keys = loaded.entries.len();
+            print(&Checked { keys }, format)?;
+            Ok(0)
+        }
+        Err(errors) => {
+            if format == Format::Json {
+                print(&AsJson(&errors), format)?;
+            }
+            Err(errors.into())
+        }
+    }
+}
+
+async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
+    let scratch = tempfile::Builder::new()
+        .prefix("orderonce-demo-")
+        .tempdir()?;
+    let dir = args
+        .keep
+        .clone()
+        .unwrap_or_else(|| scratch.path().to_owned());
+    if dir.join(demo::DATABASE).exists() {
+        let dir = dir.display();
+        return Err(Usage(format!(
+            "{dir} holds a database already, --keep needs a new directory"
+        ))
+        .into());
+    }
+    let options = demo::Options {
+        data: args.data,
+        duplicates: args.duplicates,
+        shuffle: args.shuffle,
+        kills: args.kills,
+        seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
+        dir,
+        program: std::env::current_exe()?,
+    };
+    let progress = progress();
+    progress.stage(&format!("demo with --seed {}", options.seed), None);
+    let demonstrated = demo::demo(&options, progress.as_ref()).await;
+    drop(progress);
+    if demonstrated.is_err() {
+        // Something did not work as promised: leave the evidence.
+        let dir = scratch.keep();
+        tracing::error!(dir = %dir.display(), "everything is left in this directory");
+    }
+    let report = demonstrated?;
+    print(&report, format)?;
+    if let Some(dir) = args.keep
+        && format == Format::Text
+    {
+        let database = dir.join(demo::DATABASE);
+        print(
+            &Text(format!("the database is {}\n", database.display())),
+            format,
+        )?;
+    }
+    Ok(if report.differences == 0 { 0 } else { DATA })
+}
+
+async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
+    let roles = match args.role {
+        none if none.is_empty() => RoleName::BUILT_IN.to_vec(),
+        mut some => {
+            some.sort_unstable();
+            some.dedup();
+            some
+        }
+    };
+    let mut plan = deployment.plan(roles, true);
+    plan.relay = !args.no_relay;
+    plan.janitor = !args.no_janitor;
+    let stop = CancellationToken::new();
+    tokio::spawn(stop_on_signal(stop.clone()));
+    serve::serve(deployment, plan, stop).await?;
+    Ok(0)
+}
+
+/// The first signal asks for a stop, the second does not wait for it.
+async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        tracing::warn!("signals cannot be handled, a stop will be a kill");
+        return;
+    };
+    let mut signals = 0;
+    loop {
+        let code = tokio::select! {
+            _ = terminate.recv() => 143,
+            _ = interrupt.recv() => 130,
+        };
+        signals += 1;
+        if signals > 1 {
+            tracing::warn!("aborted; what was in hand is delivered again");
+            std::process::exit(code);
+        }
+        tracing::info!("stopping once the work in hand is done, a second signal aborts");
+        stop.cancel();
+    }
+}
+
+/// Opens a file, or standard input for `-`.
+fn open(path: &Path) -> Result<Box<dyn Read + std::marker::Send>, Usage> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    let unusable =
+        |problem: &dyn fmt::Display| Usage(format!("{} cannot be read: {problem}", path.display()));
+    if path.is_dir() {
+        return Err(unusable(&"it is a directory"));
+    }
+    match File::open(path) {
+        Ok(file) => Ok(Box::new(file)),
+        Err(error) => Err(unusable(&error)),
+    }
+}
+
+async fn run_import(args: Import, deployment: &Deployment, format: Format) -> anyhow::Result<u8> {
+    let ImportFormat::OnlineRetail = args.format;
+    let input = BufReader::new(open(&args.file)?);
+    let opening = args.opening_stock;
+    let options = online_retail::Options {
+        opening: opening.map_or(
+            online_retail::Opening::Untouched,
+            online_retail::Opening::Each,
+        ),
+    };
+    let progress = progress();
+    let broker = deployment.broker.as_ref();
+    let report = import::online_retail(input, options, broker, progress.as_ref()).await?;
+    drop(progress);
+    print(&report, format)?;
+    Ok(if report.skipped.is_empty() { 0 } else { DATA })
+}
+
+async fn run_send(args: Send, deployment: &Deployment, format: Format) -> anyhow::Result<u8> {
+    let input = BufReader::new(open(&args.file)?);
+    let options = send::Options {
+        repeat: args.repeat,
+        shuffle: args.shuffle,
+    };
+    let limits: Limits = deployment.settings().limits;
+    let progress = progress();
+    let broker = deployment.broker.as_ref();
+    let report = send::send(input, &options, &limits, broker, progress.as_ref()).await?;
+    drop(progress);
+    print(&report, format)?;
+    Ok(if report.refused.is_empty() { 0 } else { DATA })
+}
+
+async fn run_reconcile(
+    args: Reconcile,
+    deployment: &Deployment,
+    format: Format,
+) -> anyhow::Result<u8> {
+    let options = reconcile::Options {
+        stuck_after: Duration::from_secs(args.stuck_after),
+        limit: args.limit,
+    };
+    let progress = progress();
+    progress.stage("reconciling", None);
+    let store = deployment.store.as_ref();
+    let report = reconcile::reconcile(store, &options, |_| {}).await?;
+    drop(progress);
+    print(&report, format)?;
+    Ok(if report.is_clean() { 0 } else { DATA })
+}
+
+async fn run_dead(
+    command: DeadCommand,
+    deployment: &Deployment,
+    format: Format,
+) -> anyhow::Result<u8> {
+    let store = deployment.store.as_ref();
+    match command {
+        DeadCommand::List(args) => {
+            let filter = DeadFilter {
+                role: args.role.map(RoleName::new),
+                status: args.status,
+                reason: args.reason,
+                key: None,
+            };
+            print(&dead::list(store, &filter, args.limit).await?, format)?;
+        }
+        DeadCommand::Show { id } => print(&dead::show(store, id).await?, format)?,
+        DeadCommand::Replay(args) => print(&run_replay(args, deployment).await?, format)?,
+        DeadCommand::Discard(args) => {
+            let act = act(args.actor, Some(args.reason));
+            print(&dead::discard(store, &args.ids, &act).await?, format)?;
+        }
+    }
+    Ok(0)
+}
+
+async fn run_replay(args: DeadReplay, deployment: &Deployment) -> anyhow::Result<dead::Acted> {
+    let act = act(args.actor, args.reason);
+    let Some(rejected) = args.rejected else {
+        let how = dead::Replay {
+            dry_run: args.dry_run,
+            as_new: args.as_new,
+        };
+        return Ok(dead::replay(deployment, &args.ids, &how, &act).await?);
+    };
+    let Some((role, key)) = rejected.split_once(':') else {
+        return Err(Usage(format!("--rejected is {rejected:?}, expected ROLE:KEY")).into());
+    };
+    let role = RoleName::new(role.to_owned());
+    Ok(dead::replay_rejected(deployment, &role, key, args.dry_run, &act).await?)
+}
+
+fn act(actor: Option<String>, reason: Option<String>) -> dead::Act {
+    let user = || std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
+    dead::Act {
+        actor: actor.unwrap_or_else(user),
+        reason: reason.unwrap_or_else(|| "replayed".to_owned()),
+    }
+}
+
+/// Text that is a report.
+#[derive(Serialize)]
+struct Text(String);
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Errors that are a report.
+struct AsJson<'a>(&'a config::Errors);
+
+impl Serialize for AsJson<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl fmt::Display for AsJson<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// `config show`.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Shown {
+    entries: Vec<Entry>,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = comfy_table::Table::new();
+        table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header(["key", "value", "from", "meaning"]);
+        for entry in &self.entries {
+            let origin = entry.origin.to_string();
+            table.add_row([entry.key, &entry.value, &origin, entry.doc]);
+        }
+        writeln!(f, "{table}")
+    }
+}
