@@ -218,7 +218,7 @@ const STATEMENTS: &[(&str, &str)] = &[
         "
         SELECT o.order_id AS subject, NULL AS part, '1 reservation' AS expected,
             '0 reservations' AS found, NULL AS currency,
-            'created ' || (?2 - o.created_at) / 1000 || ' s ago' AS detail
+            'created ' || ((?2 - o.created_at) / 1000) || ' s ago' AS detail
         FROM orders AS o
         WHERE o.status IN ('WAIT_PAY', 'PAID', 'SHIPPED', 'COMPLETED') AND o.created_at < ?1
             AND EXISTS (SELECT 1 FROM order_line AS l WHERE l.order_id = o.order_id AND l.charge = 0)
@@ -493,8 +493,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         "orders_overdue",
         "
         SELECT order_id AS subject, NULL AS part,
-            'at most ' || (?2 - ?1) / 1000 || ' s after the deadline' AS expected,
-            (?2 - pay_deadline) / 1000 || ' s' AS found, NULL AS currency, NULL AS detail
+            'at most ' || ((?2 - ?1) / 1000) || ' s after the deadline' AS expected,
+            ((?2 - pay_deadline) / 1000) || ' s' AS found, NULL AS currency, NULL AS detail
         FROM orders
         WHERE status = 'WAIT_PAY' AND pay_deadline < ?1
             AND order_id NOT IN (SELECT aggregate FROM outbox)
@@ -821,8 +821,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         "outbox_stuck",
         "
         SELECT CAST(id AS TEXT) AS subject, NULL AS part,
-            'at most ' || (?2 - ?1) / 1000 || ' s' AS expected,
-            (?2 - created_at) / 1000 || ' s' AS found, NULL AS currency,
+            'at most ' || ((?2 - ?1) / 1000) || ' s' AS expected,
+            ((?2 - created_at) / 1000) || ' s' AS found, NULL AS currency,
             event_type || ' about ' || aggregate || coalesce(', ' || last_error, '') AS detail
         FROM outbox
         WHERE created_at < ?1
@@ -831,8 +831,8 @@ const STATEMENTS: &[(&str, &str)] = &[
     (
         "parked_woken_stuck",
         "
-        SELECT role AS subject, key AS part, 'at most ' || (?2 - ?1) / 1000 || ' s' AS expected,
-            (?2 - woken_at) / 1000 || ' s' AS found, NULL AS currency, 'awaited ' || awaits AS detail
+        SELECT role AS subject, key AS part, 'at most ' || ((?2 - ?1) / 1000) || ' s' AS expected,
+            ((?2 - woken_at) / 1000) || ' s' AS found, NULL AS currency, 'awaited ' || awaits AS detail
         FROM parked_event
         WHERE woken_at < ?1
         ORDER BY woken_at, role, key LIMIT ?3",
@@ -841,8 +841,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         "parked_overdue",
         "
         SELECT role AS subject, key AS part,
-            'at most ' || (?2 - ?1) / 1000 || ' s after the deadline' AS expected,
-            (?2 - deadline) / 1000 || ' s' AS found, NULL AS currency, 'awaits ' || awaits AS detail
+            'at most ' || ((?2 - ?1) / 1000) || ' s after the deadline' AS expected,
+            ((?2 - deadline) / 1000) || ' s' AS found, NULL AS currency, 'awaits ' || awaits AS detail
         FROM parked_event
         WHERE deadline < ?1
         ORDER BY deadline, role, key LIMIT ?3",
