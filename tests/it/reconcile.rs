@@ -487,6 +487,8 @@ breaks! {
             => order("O/2"), "1 claim", "0 claims";
     stock_flows_without_claim:
         "DELETE FROM idempotent_record WHERE key = 'O5/deduct'" => sku("B"), "1 claim", "0 claims";
+        "UPDATE deduction_flow SET order_id = NULL WHERE flow_id = 'O5/B/deduct'"
+            => sku("B"), "1 claim", "0 claims";
         "DELETE FROM idempotent_record WHERE key = 'O%2F2/release'"
             => sku("A"), "1 claim", "0 claims";
         "DELETE FROM idempotent_record WHERE key = 'return/X1/~anew-1'"

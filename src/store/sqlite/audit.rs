@@ -140,7 +140,7 @@ const STATEMENTS: &[(&str, &str)] = &[
             CAST(available_after AS TEXT) AS found, NULL AS currency, 'flow ' || flow_id AS detail
         FROM deduction_flow
         WHERE available_after < 0
-        ORDER BY sku_id, flow_id LIMIT ?3",
+        ORDER BY flow_id LIMIT ?3",
     ),
     // An order that was released before its deduction has no deductions at all.
     (
@@ -729,6 +729,7 @@ const STATEMENTS: &[(&str, &str)] = &[
                     CASE WHEN r.status = 'RELEASED' THEN '/release/' ELSE '/deduct/' END) > 0)
         ORDER BY r.order_id LIMIT ?3",
     ),
+    // There are many flows for each claim of an order, so its claims are gathered first.
     (
         "stock_flows_without_claim",
         "
@@ -740,11 +741,12 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT f.sku_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'flow ' || f.flow_id AS detail
         FROM flow AS f
-        WHERE f.action IN ('deduct', 'release') AND NOT EXISTS (
-                SELECT 1 FROM idempotent_record AS c
-                WHERE c.subject = f.order_id AND c.role = 'inventory'
-                    AND c.outcome IN ('applied', 'duplicate')
-                    AND instr(c.key || '/', '/' || f.action || '/') > 0)
+        WHERE f.action IN ('deduct', 'release') AND (coalesce(f.order_id, ''), f.action) NOT IN (
+                SELECT subject,
+                    CASE WHEN instr(key || '/', '/deduct/') > 0 THEN 'deduct' ELSE 'release' END
+                FROM idempotent_record
+                WHERE role = 'inventory' AND outcome IN ('applied', 'duplicate')
+                    AND (instr(key || '/', '/deduct/') > 0 OR instr(key || '/', '/release/') > 0))
             OR f.action = 'return' AND NOT EXISTS (
                 SELECT 1 FROM idempotent_record AS c
                 WHERE c.subject = f.order_id AND c.role = 'inventory'
@@ -759,7 +761,7 @@ const STATEMENTS: &[(&str, &str)] = &[
                     AND c.key < substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 1) || '0'
                     AND instr(c.key || '/',
                         substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 1) || '/') = 1)
-        ORDER BY f.sku_id, f.flow_id LIMIT ?3",
+        ORDER BY f.flow_id LIMIT ?3",
     ),
     // The parts before the action are the flow's own, so the keys of its claims are those that
     // continue them with a slash; '0' is the character after it. What is long enough for the
