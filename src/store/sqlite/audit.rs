@@ -140,7 +140,7 @@ const STATEMENTS: &[(&str, &str)] = &[
             CAST(available_after AS TEXT) AS found, NULL AS currency, 'flow ' || flow_id AS detail
         FROM deduction_flow
         WHERE available_after < 0
-        ORDER BY sku_id, flow_id LIMIT ?3",
+        ORDER BY flow_id LIMIT ?3",
     ),
     // An order that was released before its deduction has no deductions at all.
     (
@@ -218,7 +218,7 @@ const STATEMENTS: &[(&str, &str)] = &[
         "
         SELECT o.order_id AS subject, NULL AS part, '1 reservation' AS expected,
             '0 reservations' AS found, NULL AS currency,
-            'created ' || (?2 - o.created_at) / 1000 || ' s ago' AS detail
+            'created ' || ((?2 - o.created_at) / 1000) || ' s ago' AS detail
         FROM orders AS o
         WHERE o.status IN ('WAIT_PAY', 'PAID', 'SHIPPED', 'COMPLETED') AND o.created_at < ?1
             AND EXISTS (SELECT 1 FROM order_line AS l WHERE l.order_id = o.order_id AND l.charge = 0)
@@ -493,8 +493,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         "orders_overdue",
         "
         SELECT order_id AS subject, NULL AS part,
-            'at most ' || (?2 - ?1) / 1000 || ' s after the deadline' AS expected,
-            (?2 - pay_deadline) / 1000 || ' s' AS found, NULL AS currency, NULL AS detail
+            'at most ' || ((?2 - ?1) / 1000) || ' s after the deadline' AS expected,
+            ((?2 - pay_deadline) / 1000) || ' s' AS found, NULL AS currency, NULL AS detail
         FROM orders
         WHERE status = 'WAIT_PAY' AND pay_deadline < ?1
             AND order_id NOT IN (SELECT aggregate FROM outbox)
@@ -729,6 +729,7 @@ const STATEMENTS: &[(&str, &str)] = &[
                     CASE WHEN r.status = 'RELEASED' THEN '/release/' ELSE '/deduct/' END) > 0)
         ORDER BY r.order_id LIMIT ?3",
     ),
+    // There are many flows for each claim of an order, so its claims are gathered first.
     (
         "stock_flows_without_claim",
         "
@@ -740,11 +741,12 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT f.sku_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'flow ' || f.flow_id AS detail
         FROM flow AS f
-        WHERE f.action IN ('deduct', 'release') AND NOT EXISTS (
-                SELECT 1 FROM idempotent_record AS c
-                WHERE c.subject = f.order_id AND c.role = 'inventory'
-                    AND c.outcome IN ('applied', 'duplicate')
-                    AND instr(c.key || '/', '/' || f.action || '/') > 0)
+        WHERE f.action IN ('deduct', 'release') AND (coalesce(f.order_id, ''), f.action) NOT IN (
+                SELECT subject,
+                    CASE WHEN instr(key || '/', '/deduct/') > 0 THEN 'deduct' ELSE 'release' END
+                FROM idempotent_record
+                WHERE role = 'inventory' AND outcome IN ('applied', 'duplicate')
+                    AND (instr(key || '/', '/deduct/') > 0 OR instr(key || '/', '/release/') > 0))
             OR f.action = 'return' AND NOT EXISTS (
                 SELECT 1 FROM idempotent_record AS c
                 WHERE c.subject = f.order_id AND c.role = 'inventory'
@@ -759,7 +761,7 @@ const STATEMENTS: &[(&str, &str)] = &[
                     AND c.key < substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 1) || '0'
                     AND instr(c.key || '/',
                         substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 1) || '/') = 1)
-        ORDER BY f.sku_id, f.flow_id LIMIT ?3",
+        ORDER BY f.flow_id LIMIT ?3",
     ),
     // The parts before the action are the flow's own, so the keys of its claims are those that
     // continue them with a slash; '0' is the character after it. What is long enough for the
@@ -821,8 +823,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         "outbox_stuck",
         "
         SELECT CAST(id AS TEXT) AS subject, NULL AS part,
-            'at most ' || (?2 - ?1) / 1000 || ' s' AS expected,
-            (?2 - created_at) / 1000 || ' s' AS found, NULL AS currency,
+            'at most ' || ((?2 - ?1) / 1000) || ' s' AS expected,
+            ((?2 - created_at) / 1000) || ' s' AS found, NULL AS currency,
             event_type || ' about ' || aggregate || coalesce(', ' || last_error, '') AS detail
         FROM outbox
         WHERE created_at < ?1
@@ -831,8 +833,8 @@ const STATEMENTS: &[(&str, &str)] = &[
     (
         "parked_woken_stuck",
         "
-        SELECT role AS subject, key AS part, 'at most ' || (?2 - ?1) / 1000 || ' s' AS expected,
-            (?2 - woken_at) / 1000 || ' s' AS found, NULL AS currency, 'awaited ' || awaits AS detail
+        SELECT role AS subject, key AS part, 'at most ' || ((?2 - ?1) / 1000) || ' s' AS expected,
+            ((?2 - woken_at) / 1000) || ' s' AS found, NULL AS currency, 'awaited ' || awaits AS detail
         FROM parked_event
         WHERE woken_at < ?1
         ORDER BY woken_at, role, key LIMIT ?3",
@@ -841,8 +843,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         "parked_overdue",
         "
         SELECT role AS subject, key AS part,
-            'at most ' || (?2 - ?1) / 1000 || ' s after the deadline' AS expected,
-            (?2 - deadline) / 1000 || ' s' AS found, NULL AS currency, 'awaits ' || awaits AS detail
+            'at most ' || ((?2 - ?1) / 1000) || ' s after the deadline' AS expected,
+            ((?2 - deadline) / 1000) || ' s' AS found, NULL AS currency, 'awaits ' || awaits AS detail
         FROM parked_event
         WHERE deadline < ?1
         ORDER BY deadline, role, key LIMIT ?3",
