@@ -54,7 +54,7 @@ impl Insertion {
             // SQLite cuts nothing out of an empty blob, not even an empty message.
             let mut messages = vec![0];
             let mut rows = Vec::new();
-            let mut last: Option<(*const Publication, Range<usize>)> = None;
+            let mut last: Option<(&Publication, Range<usize>)> = None;
             while let Some((next, others)) = rest.split_first() {
                 if messages.len() >= Self::SIZE {
                     break;
