@@ -41,8 +41,7 @@ pub trait Store: Outbox + History + Audit + Send + Sync + 'static {
     /// Begins a transaction that may write. Dropping it without a commit rolls it back.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another process holds the database's lock for too long,
-    /// [`Error::Unavailable`] if it is away.
+    /// [`Error::Unavailable`] if it is away, or another process holds its lock for too long.
     async fn begin(&self) -> Result<Box<dyn Tx>>;
 
     /// Whether the database answers.

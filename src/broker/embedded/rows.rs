@@ -130,8 +130,10 @@ pub(super) struct Leased {
 
 type DeliveryRow = (i64, i64, Vec<u8>, String, u32, u32);
 
+type DueRow = (i64, i64, Vec<u8>, String, u32, u32, u32);
+
 const DUE: &str = "
-    SELECT id, fence + 1, message, headers, attempt, deliveries + 1 FROM queue_message
+    SELECT id, fence + 1, message, headers, attempt, deliveries + 1, unsettled FROM queue_message
     WHERE queue = ?1 AND acked_at IS NULL AND visible_at <= ?2 AND unsettled < ?3
     ORDER BY visible_at, id LIMIT ?4";
 
@@ -141,13 +143,26 @@ const LEASE: &str = "
         deliveries = deliveries + 1, unsettled = unsettled + 1
     WHERE id IN (SELECT value FROM json_each(?1))";
 
+/// Leases that ended without a word after which a message is leased alone. One may have been any
+/// restart; from the second on, the message may be what ends the process.
+const SUSPECT_AFTER: u32 = 2;
+
+/// How many of the messages that are due are leased together: those before the first suspect, or
+/// that one alone. A killer then takes no neighbour along to the delivery limit.
+fn together(due: &[DueRow], delivery_limit: u32) -> usize {
+    let suspect_after = SUSPECT_AFTER.min(delivery_limit - 1);
+    let is_suspect = |&(.., unsettled): &DueRow| unsettled >= suspect_after;
+    let first = due.iter().position(is_suspect);
+    first.map_or(due.len(), |first| first.max(1))
+}
+
 /// Leases up to `max` messages, oldest first. The write lock is held from the first statement, so
 /// that the second one meets the rows that the first one read.
 pub(super) async fn lease(shared: &Shared, queue: &RoleName, max: usize) -> Result<Leased> {
     let mut tx = shared.database.begin().await?;
     let now = shared.database.now();
     let until = now.plus(shared.options.lease);
-    let due: Vec<DeliveryRow> = sqlx::query_as(DUE)
+    let mut due: Vec<DueRow> = sqlx::query_as(DUE)
         .bind(queue.as_str())
         .bind(now.0)
         .bind(shared.options.delivery_limit)
@@ -155,7 +170,12 @@ pub(super) async fn lease(shared: &Shared, queue: &RoleName, max: usize) -> Resu
         .fetch_all(&mut *tx)
         .await
         .map_err(from_sqlx)?;
-    let deliveries: Vec<Delivery> = due.into_iter().map(delivery).collect();
+    due.truncate(together(&due, shared.options.delivery_limit));
+    let due = due.into_iter();
+    let due = due.map(|(id, fence, message, headers, attempt, deliveries, _)| {
+        delivery((id, fence, message, headers, attempt, deliveries))
+    });
+    let deliveries: Vec<Delivery> = due.collect();
     if !deliveries.is_empty() {
         let ids: Vec<i64> = deliveries.iter().map(|delivery| delivery.tag.id).collect();
         sqlx::query(LEASE)
