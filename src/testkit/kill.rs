@@ -26,7 +26,10 @@ pub const ON: &str = "ORDERONCE_KILL_ON";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no such point.
-    #[error("{AT} is {given:?}, expected POINT or POINT:N with N from 1 and one of the points {}", points())]
+    #[error(
+        "{AT} is {given:?}, expected POINT or POINT:N with N from 1 and one of the points {}",
+        points()
+    )]
     Point {
         /// The value.
         given: String,
@@ -135,7 +138,14 @@ mod tests {
         let expected = |point, passage| Ok(KillAt { point, passage });
         assert_eq!(at("committed"), expected(Point::Committed, 1));
         assert_eq!(at("relay_read:12"), expected(Point::RelayRead, 12));
-        for wrong in ["", "commit", "Committed", "committed:", "committed:0", "committed:x"] {
+        for wrong in [
+            "",
+            "commit",
+            "Committed",
+            "committed:",
+            "committed:0",
+            "committed:x",
+        ] {
             assert!(at(wrong).is_err(), "{wrong:?}");
         }
     }
@@ -143,7 +153,10 @@ mod tests {
     #[test]
     fn an_unknown_point_is_refused_with_the_points_there_are() {
         let error = "lunch".parse::<KillAt>().unwrap_err().to_string();
-        assert!(error.starts_with("ORDERONCE_KILL_AT is \"lunch\", "), "{error}");
+        assert!(
+            error.starts_with("ORDERONCE_KILL_AT is \"lunch\", "),
+            "{error}"
+        );
         for point in Point::iter() {
             assert!(error.contains(&point.to_string()), "{error}");
         }

@@ -1,7 +1,7 @@
 //! The statements of the queue. Each transaction takes the clock after it has the write lock, so
 //! that rows become visible in the order of their commits.
 
-use super::Shared;
+use super::{Options, Shared};
 use crate::broker::{Delivery, Depth, Headers, Publication, Settlement, Tag};
 use crate::domain::{RoleName, Timestamp};
 use crate::store::sqlite::from_sqlx;
@@ -147,13 +147,25 @@ const LEASE: &str = "
 /// restart; from the second on, the message may be what ends the process.
 const SUSPECT_AFTER: u32 = 2;
 
-/// How many of the messages that are due are leased together: those before the first suspect, or
-/// that one alone. A killer then takes no neighbour along to the delivery limit.
-fn together(due: &[DueRow], delivery_limit: u32) -> usize {
-    let suspect_after = SUSPECT_AFTER.min(delivery_limit - 1);
+/// Leaves of the messages that are due those that are leased together, and returns for how long.
+///
+/// That is all before the first suspect, or the suspect alone: a killer takes no neighbour along to
+/// the delivery limit. A suspect's lease ends somewhat early, at random, so that what another role
+/// of the killed process had in hand is not due again in the very moment when the killer is.
+fn together(due: &mut Vec<DueRow>, options: &Options) -> Duration {
+    let suspect_after = SUSPECT_AFTER.min(options.delivery_limit - 1);
     let is_suspect = |&(.., unsettled): &DueRow| unsettled >= suspect_after;
-    let first = due.iter().position(is_suspect);
-    first.map_or(due.len(), |first| first.max(1))
+    match due.iter().position(is_suspect) {
+        Some(0) => {
+            due.truncate(1);
+            options.lease.mul_f64(1.0 - fastrand::f64() / 2.0)
+        }
+        Some(before) => {
+            due.truncate(before);
+            options.lease
+        }
+        None => options.lease,
+    }
 }
 
 /// Leases up to `max` messages, oldest first. The write lock is held from the first statement, so
@@ -161,7 +173,6 @@ fn together(due: &[DueRow], delivery_limit: u32) -> usize {
 pub(super) async fn lease(shared: &Shared, queue: &RoleName, max: usize) -> Result<Leased> {
     let mut tx = shared.database.begin().await?;
     let now = shared.database.now();
-    let until = now.plus(shared.options.lease);
     let mut due: Vec<DueRow> = sqlx::query_as(DUE)
         .bind(queue.as_str())
         .bind(now.0)
@@ -170,7 +181,7 @@ pub(super) async fn lease(shared: &Shared, queue: &RoleName, max: usize) -> Resu
         .fetch_all(&mut *tx)
         .await
         .map_err(from_sqlx)?;
-    due.truncate(together(&due, shared.options.delivery_limit));
+    let until = now.plus(together(&mut due, &shared.options));
     let due = due.into_iter();
     let due = due.map(|(id, fence, message, headers, attempt, deliveries, _)| {
         delivery((id, fence, message, headers, attempt, deliveries))
