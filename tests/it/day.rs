@@ -251,7 +251,7 @@ impl Books {
         const TAKEN: &str = "
             SELECT order_id, sku_id, qty FROM deduction_flow WHERE order_id IS NOT NULL";
         const STOCK: &str = "SELECT sku_id, available FROM stock";
-        const ACCOUNTS: &str = "SELECT user_id, kind, balance FROM account";
+        const ACCOUNTS: &str = "SELECT user_id, kind, balance FROM account WHERE balance <> 0";
         // Ids that hold > or : are those of messages between the roles, and of the opening stock.
         const CLAIMS: &str = "
             SELECT message_id, count(*) FROM idempotent_record
