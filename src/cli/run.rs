@@ -140,11 +140,13 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
     progress.stage(&format!("demo with --seed {}", options.seed), None);
     let demonstrated = demo::demo(&options, progress.as_ref()).await;
     drop(progress);
-    if demonstrated.is_err() {
-        // Something did not work as promised: leave the evidence.
-        let dir = scratch.keep();
-        tracing::error!(dir = %dir.display(), "everything is left in this directory");
-    }
+    let demonstrated = match demonstrated {
+        Err(error) if error.has_evidence() && args.keep.is_none() => {
+            let left = format!("everything is left in {}", scratch.keep().display());
+            return Err(anyhow::Error::from(error).context(left));
+        }
+        other => other,
+    };
     let report = demonstrated?;
     print(&report, format)?;
     if let Some(dir) = args.keep

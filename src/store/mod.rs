@@ -28,7 +28,7 @@ pub use history::{ClaimRow, History, Moment, OrderSummary};
 pub use inventory::{Inventory, StockUpdate};
 pub use orders::{OrderUpdate, Orders, RefundUpdate, StepRow};
 pub use outbox::{Lease, NewOutbox, Outbox, OutboxRow};
-pub use parking::{NewParked, ParkedRow, Parking};
+pub use parking::{NewParked, ParkedRow, Parking, WOKEN};
 
 use crate::domain::Timestamp;
 use async_trait::async_trait;

@@ -5,7 +5,7 @@ use super::{Options, Shared};
 use crate::broker::{Delivery, Depth, Headers, Publication, Settlement, Tag};
 use crate::domain::{RoleName, Timestamp};
 use crate::store::sqlite::from_sqlx;
-use crate::store::{Error, Result};
+use crate::store::{Error, Result, WOKEN};
 use bytes::Bytes;
 use serde::Serialize;
 use sqlx::sqlite::SqliteConnection;
@@ -21,6 +21,8 @@ pub struct Kept {
     pub message_id: String,
     /// The message.
     pub message: Bytes,
+    /// Whether it had been parked and was handed back.
+    pub woken: bool,
     /// How often it was delivered.
     pub deliveries: u32,
     /// Whether it was acknowledged.
@@ -406,22 +408,24 @@ pub(super) async fn depth(shared: &Shared, queue: &RoleName) -> Result<Depth> {
     })
 }
 
-type KeptRow = (String, String, Vec<u8>, u32, bool);
+type KeptRow = (String, String, Vec<u8>, bool, u32, bool);
 
 const KEPT: &str = "
-    SELECT queue, message_id, message, deliveries, acked_at IS NOT NULL
+    SELECT queue, message_id, message, instr(headers, ?1) > 0, deliveries, acked_at IS NOT NULL
     FROM queue_message ORDER BY id";
 
 /// Every row, in the order of publishing.
 pub(super) async fn kept(shared: &Shared) -> Result<Vec<Kept>> {
     let rows: Vec<KeptRow> = sqlx::query_as(KEPT)
+        .bind(format!("\"{WOKEN}\":"))
         .fetch_all(shared.database.readers())
         .await
         .map_err(from_sqlx)?;
-    let kept = |(queue, message_id, message, deliveries, acked): KeptRow| Kept {
+    let kept = |(queue, message_id, message, woken, deliveries, acked): KeptRow| Kept {
         queue: RoleName::new(queue),
         message_id,
         message: message.into(),
+        woken,
         deliveries,
         acked,
     };
