@@ -1,8 +1,12 @@
 //! Integration tests: one binary, a module for each subject.
 
 #[cfg(test)]
+mod batch;
+#[cfg(test)]
 mod broker;
 #[cfg(test)]
 mod reconcile;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod support;
