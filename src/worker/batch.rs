@@ -898,7 +898,9 @@ impl<'b, E> Books<'b, E> {
             | Outcome::Stale
             | Outcome::Rejected(_) => {}
         }
-        if outcome.name() != fresh.prior.outcome() {
+        // One that is parked again waits for another token, and its claim says so.
+        let again = matches!(fresh.prior, Prior::Parked { .. });
+        if again || outcome.name() != fresh.prior.outcome() {
             self.conclusions.push(Conclusion {
                 key,
                 from: fresh.prior.outcome(),
