@@ -877,8 +877,18 @@ impl<'b, E> Books<'b, E> {
             Outcome::Duplicate(Layer::Parked) => return,
             Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
                 // Nothing of it was done, so the key must not say that it was.
-                if fresh.prior == Prior::Fresh {
-                    self.unclaimed.push(key);
+                match fresh.prior {
+                    Prior::Fresh => self.unclaimed.push(key),
+                    Prior::Parked { .. } if !matches!(outcome, Outcome::Retried { .. }) => {
+                        self.conclusions.push(Conclusion {
+                            key,
+                            from: fresh.prior.outcome(),
+                            to: "dead",
+                            detail: detail(outcome),
+                        });
+                        self.unparked.push(key);
+                    }
+                    Prior::Parked { .. } | Prior::Dead => {}
                 }
                 if let Outcome::Dead(reason) = outcome {
                     let mut problems = effects.problems.iter();
