@@ -894,7 +894,10 @@ impl<'b, E> Books<'b, E> {
                             key,
                             from: fresh.prior.outcome(),
                             to: "dead",
-                            detail: detail(outcome),
+                            detail: Some(Cow::Borrowed(match outcome {
+                                Outcome::Dead(reason) => reason.into(),
+                                _ => DeadReason::Conflict.into(),
+                            })),
                         });
                         self.unparked.push(key);
                     }

@@ -5,7 +5,13 @@ mod batch;
 #[cfg(test)]
 mod broker;
 #[cfg(test)]
+mod handler;
+#[cfg(test)]
+mod janitor;
+#[cfg(test)]
 mod reconcile;
+#[cfg(test)]
+mod relay;
 #[cfg(test)]
 mod store;
 #[cfg(test)]
