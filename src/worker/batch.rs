@@ -534,10 +534,12 @@ impl<R: Role> Processor<R> {
                     emits,
                     reached,
                 } => {
-                    let cause = fresh.unit;
-                    let emits = emits.into_iter();
-                    let rows = emits.map(|event| self.outbox_row(now, cause, key, event));
-                    effects.outbox.extend(rows);
+                    let before = effects.outbox.len();
+                    for event in emits {
+                        let siblings = &effects.outbox[before..];
+                        let row = self.outbox_row(now, fresh.unit, key, event, siblings);
+                        effects.outbox.push(row);
+                    }
                     effects.reached.extend(reached);
                     match (Outcome::from(verdict), &fresh.prior) {
                         // A copy of what waits already.
@@ -569,10 +571,16 @@ impl<R: Role> Processor<R> {
         cause: &Unit<'_, R::Event>,
         key: &Key,
         event: Outgoing,
+        siblings: &[NewOutbox],
     ) -> NewOutbox {
         let content = cause.content.as_ref().ok();
-        // The same cause always gives the same id.
-        let message_id = format!("{}:{key}>{}", self.name, event.event_type);
+        // The same cause always gives the same ids: those of one type are numbered from the second on.
+        let mut message_id = format!("{}:{key}>{}", self.name, event.event_type);
+        let of_type = |sibling: &&NewOutbox| sibling.event_type == event.event_type;
+        let older = siblings.iter().filter(of_type).count();
+        if older > 0 {
+            message_id = format!("{message_id}/{}", older + 1);
+        }
         let meta = Meta {
             id: &message_id,
             source: &format!("orderonce/{}", self.name),
