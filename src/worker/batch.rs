@@ -554,6 +554,7 @@ impl<R: Role> Processor<R> {
                     }
                 }
                 Ruling::Failed(problem) => {
+                    let problem = shorten(problem);
                     let outcome = self.failed(fresh.unit.delivery);
                     tracing::warn!(role = %self.name, %key, problem, %outcome, "an event failed");
                     effects.problems.push((fresh.member, problem));
@@ -632,10 +633,11 @@ impl<R: Role> Processor<R> {
     /// A delivery that cannot be decided, alone as it is: again later, or to the dead letters.
     async fn fail(&self, unit: &Unit<'_, R::Event>, error: &store::Error) -> Result<Vec<Outcome>> {
         let outcome = self.failed(unit.delivery);
+        let error = shorten(error.to_string());
         tracing::warn!(
             role = %self.name,
             message_id = unit.message_id(),
-            %error,
+            error,
             %outcome,
             "a delivery failed"
         );
@@ -647,7 +649,7 @@ impl<R: Role> Processor<R> {
                 message_id: unit.message_id(),
                 key: unit.items().first().map(|item| &item.key),
                 reason,
-                detail: &error.to_string(),
+                detail: &error,
                 raw: &unit.delivery.message,
                 headers: &unit.delivery.headers,
                 deliveries: unit.delivery.deliveries,
@@ -693,6 +695,16 @@ impl<R: Role> Processor<R> {
 
 /// The header of a message that an operator has decided anew, with which time it is.
 pub const ANEW: &str = "orderonce-anew";
+
+/// The beginning of an account of a failure: a person reads it, and it must not be what fails next.
+fn shorten(mut text: String) -> String {
+    const CHARS: usize = 2000;
+    if let Some((end, _)) = text.char_indices().nth(CHARS) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}
 
 /// Whether an error may be due to what one delivery holds.
 fn is_to_blame(error: &store::Error) -> bool {
