@@ -5,6 +5,8 @@ mod batch;
 #[cfg(test)]
 mod broker;
 #[cfg(test)]
+mod cases;
+#[cfg(test)]
 mod handler;
 #[cfg(test)]
 mod janitor;

@@ -36,12 +36,6 @@ pub(crate) const DELIVERY_LIMIT: u32 = 3;
 pub(crate) const RETRIES: u32 = 2;
 const BATCH_MAX: usize = 256;
 
-/// Fails if `future` takes as long as only something that hangs would.
-pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    let limit = Duration::from_secs(60);
-    tokio::time::timeout(limit, future).await.unwrap()
-}
-
 /// A database, its embedded queue, and the roles that work on them.
 pub(crate) struct World {
     directory: TempDir,
@@ -205,10 +199,6 @@ impl World {
 
     pub(crate) async fn run_inventory(&self) -> Vec<String> {
         outcomes(&self.run(&RoleName::INVENTORY, self.inventory()).await)
-    }
-
-    pub(crate) async fn run_accounts(&self) -> Vec<String> {
-        outcomes(&self.run(&RoleName::ACCOUNT, self.accounts()).await)
     }
 
     /// Empties the outbox, as far as the broker takes it.
