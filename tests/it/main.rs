@@ -1,8 +1,20 @@
 //! Integration tests: one binary, a module for each subject.
 
 #[cfg(test)]
+mod batch;
+#[cfg(test)]
 mod broker;
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod handler;
+#[cfg(test)]
+mod janitor;
 #[cfg(test)]
 mod reconcile;
 #[cfg(test)]
+mod relay;
+#[cfg(test)]
 mod store;
+#[cfg(test)]
+mod support;
