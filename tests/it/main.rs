@@ -2,3 +2,4 @@
 
 mod broker;
 mod reconcile;
+mod schedules;
