@@ -62,7 +62,10 @@ impl EmbeddedConsumer {
     async fn look(&mut self, max: usize) -> Result<Look> {
         self.collect().await?;
         let now = self.shared.database.now();
-        self.forget_lapsed(now);
+        self.held.retain(|_, &mut (_, until)| until > now);
+        if self.buffer_until <= now {
+            self.release_buffer().await?;
+        }
         if !self.buffer.is_empty() {
             return Ok(self.hand_out(max));
         }
@@ -112,12 +115,16 @@ impl EmbeddedConsumer {
         Ok(())
     }
 
-    /// Forgets what belongs to anybody by now.
-    fn forget_lapsed(&mut self, now: Timestamp) {
-        self.held.retain(|_, &mut (_, until)| until > now);
-        if self.buffer_until <= now {
-            self.buffer.clear();
+    /// Gives back what was leased and never handed out, so that a lease that ran out here does not
+    /// count towards the delivery limit.
+    async fn release_buffer(&mut self) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
         }
+        let untouched = self.buffer.drain(..).map(|delivery| delivery.tag);
+        let settlements = Arc::new(Settlements::leaving(untouched, std::iter::empty()));
+        settle(&self.shared, &self.queue, &self.wake, &settlements).await?;
+        Ok(())
     }
 
     fn hand_out(&mut self, max: usize) -> Look {

@@ -51,9 +51,10 @@ impl Insertion {
         let mut insertions = Vec::new();
         let mut rest = routed;
         while !rest.is_empty() {
-            let mut messages = Vec::new();
+            // SQLite cuts nothing out of an empty blob, not even an empty message.
+            let mut messages = vec![0];
             let mut rows = Vec::new();
-            let mut last: Option<(*const Publication, Range<usize>)> = None;
+            let mut last: Option<(&Publication, Range<usize>)> = None;
             while let Some((next, others)) = rest.split_first() {
                 if messages.len() >= Self::SIZE {
                     break;
@@ -85,7 +86,7 @@ const PUBLISH: &str = "
     INSERT INTO queue_message (queue, message_id, message, headers, visible_at)
     SELECT value ->> 0, value ->> 1, substr(?2, value ->> 2, value ->> 3), value ->> 4, ?3
     FROM json_each(?1)
-    ORDER BY key";
+    ORDER BY json_each.rowid";
 
 /// Publishes all or nothing.
 pub(super) async fn publish(shared: &Shared, insertions: &[Insertion]) -> Result<()> {

@@ -28,11 +28,12 @@ impl Accounts for SqliteTx {
         &mut self,
         sources: &[(&AccountId, &Source)],
     ) -> Result<Vec<CreditState>> {
+        // INDEXED BY: SQLite would rather read all flows of the account.
         const LOAD: &str = "
             SELECT user_id, kind, source_type, source_id, reverses_source_type, reverses_source_id,
                 amount, balance_after,
                 (SELECT coalesce(-sum(reversal.amount), 0)
-                FROM account_flow AS reversal
+                FROM account_flow AS reversal INDEXED BY account_flow_reverses
                 WHERE reversal.user_id = flow.user_id AND reversal.kind = flow.kind
                     AND reversal.reverses_source_type = flow.source_type
                     AND reversal.reverses_source_id = flow.source_id)

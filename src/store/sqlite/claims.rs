@@ -67,23 +67,22 @@ impl Claims for SqliteTx {
         now: Timestamp,
         conclusions: &[Conclusion<'_>],
     ) -> Result<()> {
+        // The role comes with each row: as a parameter it would make SQLite go through all claims
+        // of the role.
         const CONCLUDE: &str = "
             UPDATE idempotent_record
-            SET outcome = new.value ->> 2, detail = new.value ->> 3, concluded_at = ?2
-            FROM json_each(?3) AS new
-            WHERE role = ?1 AND idempotent_record.key = new.value ->> 0 AND outcome = new.value ->> 1";
+            SET outcome = new.value ->> 3, detail = new.value ->> 4, concluded_at = ?1
+            FROM json_each(?2) AS new
+            WHERE role = new.value ->> 0 AND idempotent_record.key = new.value ->> 1
+                AND outcome = new.value ->> 2";
         if conclusions.is_empty() {
             return Ok(());
         }
-        let set = json(
-            conclusions
-                .iter()
-                .map(|new| (new.key.as_str(), new.from, new.to, new.detail.as_deref())),
-        )?;
-        let update = sqlx::query(CONCLUDE)
-            .bind(role.as_str())
-            .bind(now.0)
-            .bind(set);
+        let set = json(conclusions.iter().map(|new| {
+            let (key, detail) = (new.key.as_str(), new.detail.as_deref());
+            (role.as_str(), key, new.from, new.to, detail)
+        }))?;
+        let update = sqlx::query(CONCLUDE).bind(now.0).bind(set);
         let written = self.execute(update).await?;
         all_written(TABLE, written, conclusions.len())
     }

@@ -1,8 +1,9 @@
 //! The embedded queue: the suite, and what only a queue with leases does.
 
 use super::{
-    Adapter, DELIVERY_LIMIT, all_is_settled, audit, broker_suite, consumer, in_time, message,
-    nothing_waits, numbered, orders, publish, settle, take, take_one, text, texts, topology,
+    Adapter, DELIVERY_LIMIT, all_is_settled, audit, broker_suite, cancelled_after, consumer,
+    in_time, message, nothing_waits, numbered, orders, publish, settle, take, take_one, text,
+    texts, topology,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -184,6 +185,45 @@ async fn a_dropped_consumer_counts_towards_the_delivery_limit_and_a_closed_one_d
     };
     assert_eq!(texts(&in_time(crashed).await), ["m1"]);
     assert_eq!(order_depth(broker).await.unsettled, 1);
+}
+
+#[tokio::test]
+async fn a_delivery_that_was_never_handed_out_does_not_count_towards_the_delivery_limit() {
+    let adapter = fresh().await;
+    let broker = adapter.broker();
+    let mut consumer = consumer(broker, &RoleName::ORDER).await;
+    publish(broker, &orders(["m1"])).await;
+    for _ in 0..2 * DELIVERY_LIMIT {
+        in_time(async {
+            // Until a receive was cancelled after its lease had begun.
+            while order_depth(broker).await.unsettled == 0 {
+                let receive = consumer.receive(1);
+                if let Some(received) = cancelled_after(fastrand::u32(1..5), receive).await {
+                    settle(&mut consumer, &received.unwrap(), Settlement::Release).await;
+                }
+            }
+        })
+        .await;
+        adapter.advance(HOUR).await;
+    }
+    let delivery = in_time(take_one(&mut consumer)).await;
+    assert!(delivery.deliveries > DELIVERY_LIMIT, "{delivery:?}");
+    settle(&mut consumer, &[delivery], Settlement::Ack).await;
+    all_is_settled(broker).await;
+}
+
+#[tokio::test]
+async fn an_empty_message_arrives_empty() {
+    let adapter = fresh().await;
+    let broker = adapter.broker();
+    let empty = Publication {
+        message: Bytes::new(),
+        ..message("m1", "order.create")
+    };
+    publish(broker, &[empty]).await;
+    let mut consumer = consumer(broker, &RoleName::ORDER).await;
+    let delivery = take_one(&mut consumer).await;
+    assert_eq!(delivery.message, "");
 }
 
 #[tokio::test]

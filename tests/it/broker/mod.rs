@@ -1,6 +1,8 @@
 //! One suite of claims, stamped for every broker. An adapter is a file with a function that makes a
 //! fresh [`Adapter`], and `broker_suite!(that_function);`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 mod embedded;
 mod suite;
 
@@ -85,7 +87,7 @@ pub(crate) async fn take(consumer: &mut Box<dyn Consumer>, count: usize) -> Vec<
     let mut taken = Vec::new();
     while taken.len() < count {
         let room = count - taken.len();
-        let deliveries = consumer.receive(room).await.unwrap();
+        let deliveries = in_time(consumer.receive(room)).await.unwrap();
         assert!((1..=room).contains(&deliveries.len()), "{deliveries:?}");
         taken.extend(deliveries);
     }
@@ -132,7 +134,7 @@ pub(crate) async fn nothing_waits(
         ..message("marker", "order.create")
     };
     publish(broker, &[marker]).await;
-    let deliveries = consumer.receive(10).await.unwrap();
+    let deliveries = in_time(consumer.receive(10)).await.unwrap();
     assert_eq!(texts(&deliveries), ["marker"]);
     settle(consumer, &deliveries, Settlement::Ack).await;
 }

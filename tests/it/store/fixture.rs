@@ -1,0 +1,156 @@
+//! A fresh store for each test, and short forms for its rows.
+
+use orderonce::domain::inventory::{Reservation, ReservationStatus, Stock};
+use orderonce::domain::order::{Order, OrderStatus};
+use orderonce::domain::{
+    Currency, Fingerprint, Key, OrderId, RoleName, SkuId, Timestamp, Token, UserId,
+};
+use orderonce::store::{Claimed, Connection, Error, NewClaim, Store, Tx};
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A store that nobody else uses.
+pub(crate) struct Fresh {
+    pub(crate) store: Arc<dyn Store>,
+    /// Lets time pass for the store.
+    pub(crate) advance: Box<dyn Fn(Duration) + Send + Sync>,
+    /// Goes away with the test, such as its directory.
+    pub(crate) _keep: Box<dyn Any + Send + Sync>,
+}
+
+impl Fresh {
+    pub(crate) async fn begin(&self) -> Box<dyn Tx> {
+        self.store.begin().await.unwrap()
+    }
+
+    /// The number that a query of one row and column gives.
+    pub(crate) async fn number(&self, sql: &'static str) -> i64 {
+        let mut tx = self.begin().await;
+        let number = number(&mut *tx, sql).await;
+        tx.rollback().await.unwrap();
+        number
+    }
+
+    pub(crate) async fn finish(self) {
+        self.store.close().await;
+    }
+}
+
+/// The number that a query of one row and column gives within a transaction.
+pub(crate) async fn number(tx: &mut dyn Tx, sql: &'static str) -> i64 {
+    match tx.connection() {
+        Connection::Sqlite(connection) => {
+            sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+        }
+        other => panic!("no way to ask {other:?}"),
+    }
+}
+
+pub(crate) mod sqlite {
+    use super::Fresh;
+    use orderonce::store::sqlite::{Database, Options, SqliteStore};
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    pub(crate) fn options(path: &Path) -> Options {
+        Options {
+            path: path.to_owned(),
+            busy_timeout: Duration::from_millis(100),
+            readers: 2,
+        }
+    }
+
+    pub(crate) async fn fresh() -> Fresh {
+        let directory = tempfile::tempdir().unwrap();
+        let options = options(&directory.path().join("orderonce.db"));
+        let (database, _) = Database::migrate(&options).await.unwrap();
+        let clock = database.clone();
+        Fresh {
+            store: Arc::new(SqliteStore::new(database)),
+            advance: Box::new(move |by| clock.advance(by)),
+            _keep: Box::new(directory),
+        }
+    }
+}
+
+pub(crate) const NOW: Timestamp = Timestamp(1_291_191_960_000);
+pub(crate) const ROLE: RoleName = RoleName::ORDER;
+
+pub(crate) fn key(text: &str) -> Key {
+    Key::new(&[text]).unwrap()
+}
+
+pub(crate) fn token(text: &str) -> Token {
+    Token::new(&["order", text, "PAID"]).unwrap()
+}
+
+pub(crate) fn order_id(text: &str) -> OrderId {
+    OrderId::new(text).unwrap()
+}
+
+pub(crate) fn sku_id(text: &str) -> SkuId {
+    SkuId::new(text).unwrap()
+}
+
+pub(crate) fn print(byte: u8) -> Fingerprint {
+    Fingerprint([byte; 32])
+}
+
+pub(crate) fn order(id: &str) -> Order {
+    Order {
+        order_id: order_id(id),
+        user_id: UserId::new("17850").unwrap(),
+        status: OrderStatus::WaitPay,
+        version: 1,
+        currency: Currency::GBP,
+        total_minor: 13_912,
+        paid_minor: 0,
+        refunded_minor: 0,
+        pay_deadline: NOW.plus(Duration::from_secs(1800)),
+        fingerprint: print(9),
+    }
+}
+
+pub(crate) fn stock(sku: &str, available: i64, version: i64) -> Stock {
+    Stock {
+        sku_id: sku_id(sku),
+        available,
+        version,
+    }
+}
+
+pub(crate) fn reservation(id: &str) -> Reservation {
+    Reservation {
+        order_id: order_id(id),
+        status: ReservationStatus::Deducted,
+        version: 1,
+    }
+}
+
+/// Claims one key with fingerprint 1.
+pub(crate) async fn claim(tx: &mut dyn Tx, key: &Key) -> Claimed {
+    let claim = NewClaim {
+        key,
+        subject: "536365",
+        fingerprint: print(1),
+        message_id: "m-1",
+        body: None,
+    };
+    let answers = tx.claim(&ROLE, NOW, &[claim]).await.unwrap();
+    let [answer] = &answers[..] else {
+        panic!("one claim, one answer: {answers:?}");
+    };
+    answer.clone()
+}
+
+#[track_caller]
+pub(crate) fn assert_conflict<T: std::fmt::Debug>(result: Result<T, Error>) {
+    assert!(matches!(result, Err(Error::Conflict(_))), "{result:?}");
+}
+
+#[track_caller]
+pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>) {
+    assert!(matches!(result, Err(Error::Refused(_))), "{result:?}");
+}
