@@ -111,6 +111,8 @@ pub enum Layer {
     Gate,
     /// The claim row was there.
     Claim,
+    /// Another copy is parked and waits for the same; it will be decided.
+    Parked,
     /// The claim row was gone, but a flow or a status showed it.
     Flow,
 }

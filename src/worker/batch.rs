@@ -537,7 +537,7 @@ impl<R: Role> Processor<R> {
                                 awaits,
                                 woken: false,
                             },
-                        ) if token == *awaits => Outcome::Duplicate(Layer::Claim),
+                        ) if token == *awaits => Outcome::Duplicate(Layer::Parked),
                         (outcome, _) => outcome,
                     }
                 }
@@ -874,7 +874,7 @@ impl<'b, E> Books<'b, E> {
     ) {
         let key = &fresh.item.key;
         match outcome {
-            Outcome::Duplicate(Layer::Claim) => return,
+            Outcome::Duplicate(Layer::Parked) => return,
             Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
                 // Nothing of it was done, so the key must not say that it was.
                 if fresh.prior == Prior::Fresh {

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod broker;
 #[cfg(test)]
+mod parking;
+#[cfg(test)]
 mod reconcile;
 #[cfg(test)]
 mod schedules;
