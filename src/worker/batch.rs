@@ -898,7 +898,8 @@ impl<'b, E> Books<'b, E> {
             | Outcome::Stale
             | Outcome::Rejected(_) => {}
         }
-        if outcome.name() != fresh.prior.outcome() {
+        // An event that is parked again may await something else.
+        if outcome.name() != fresh.prior.outcome() || matches!(outcome, Outcome::Parked(_)) {
             self.conclusions.push(Conclusion {
                 key,
                 from: fresh.prior.outcome(),

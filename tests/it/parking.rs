@@ -166,3 +166,17 @@ async fn a_copy_of_a_parked_event_does_not_keep_it_from_being_decided() {
     world.relay().await;
     assert_eq!(outcomes(&mut world.payments).await, [Outcome::Applied]);
 }
+
+#[tokio::test]
+async fn the_claim_of_an_event_that_is_parked_again_says_what_it_awaits_now() {
+    let mut world = World::new().await;
+    world.publish("order.ship", json!({ "order_id": "O1" })).await;
+    assert!(parked(&outcomes(&mut world.orders).await));
+    world.create().await;
+    world.relay().await;
+    assert!(parked(&outcomes(&mut world.orders).await));
+    assert_eq!(
+        world.claim("O1/order.ship").await,
+        Some(("parked".to_owned(), Some("order:O1:PAID".to_owned())))
+    );
+}
