@@ -876,9 +876,15 @@ impl<'b, E> Books<'b, E> {
         match outcome {
             Outcome::Duplicate(Layer::Parked) => return,
             Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
-                // Nothing of it was done, so the key must not say that it was.
-                if fresh.prior == Prior::Fresh {
-                    self.unclaimed.push(key);
+                // Nothing of it was done, so the key must not say that it was, or that it waits. What
+                // failed and was parked stays so until it is delivered again.
+                match (&fresh.prior, outcome) {
+                    (Prior::Fresh, _) => self.unclaimed.push(key),
+                    (Prior::Parked { .. }, Outcome::Conflict | Outcome::Dead(_)) => {
+                        self.unclaimed.push(key);
+                        self.unparked.push(key);
+                    }
+                    (Prior::Parked { .. } | Prior::Dead, _) => {}
                 }
                 if let Outcome::Dead(reason) = outcome {
                     let mut problems = effects.problems.iter();
