@@ -1,5 +1,5 @@
 //! What tests of this crate, and of systems built on it, need: an independent model to compare
-//! with, and random stories to play to both.
+//! with, random stories to play to both, and schedules that play them with all that can go wrong.
 //!
 //! What lives here: code for tests alone, public behind the feature `testkit`. What deliberately
 //! does not: anything that the crate itself needs to run, and anything that shares code with
@@ -7,4 +7,5 @@
 //! the same way.
 
 pub mod model;
+pub mod schedule;
 pub mod stories;

@@ -11,9 +11,13 @@ mod handler;
 #[cfg(test)]
 mod janitor;
 #[cfg(test)]
+mod parking;
+#[cfg(test)]
 mod reconcile;
 #[cfg(test)]
 mod relay;
+#[cfg(test)]
+mod schedules;
 #[cfg(test)]
 mod store;
 #[cfg(test)]
