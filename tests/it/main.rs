@@ -7,6 +7,12 @@ mod broker;
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod day;
+#[cfg(test)]
+mod demo;
+#[cfg(test)]
 mod handler;
 #[cfg(test)]
 mod janitor;
@@ -18,6 +24,10 @@ mod reconcile;
 mod relay;
 #[cfg(test)]
 mod schedules;
+#[cfg(test)]
+mod serve;
+#[cfg(test)]
+mod site;
 #[cfg(test)]
 mod store;
 #[cfg(test)]
