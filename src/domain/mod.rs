@@ -23,7 +23,7 @@ mod cases;
 #[cfg(test)]
 mod diagram;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use event::{Event, EventType};
 pub use id::{
