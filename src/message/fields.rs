@@ -143,7 +143,9 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn optional_attribute(&self, name: &str) -> Result<Option<Cow<'a, str>>, Malformed> {
-        self.optional(name).map(|_| self.attribute(name)).transpose()
+        self.optional(name)
+            .map(|_| self.attribute(name))
+            .transpose()
     }
 
     /// A text that may be missing, but if it is there says something.

@@ -2,11 +2,10 @@
 
 use super::{Fields, Malformed};
 use crate::domain::event::{
-    AccountChange, AccountEvent, AccountReverse, Adjustment, InventoryEvent, OrderCancel,
-    OrderClosed, OrderCompleted, OrderCreate, OrderCreated, OrderEvent, OrderExpire, OrderLine,
-    OrderRef, OrderRefunded, PaymentFailed, PaymentSucceeded, RefundAmount, RefundFailed,
-    MAX_AMOUNT, MAX_QTY, RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected,
-    StockReturn,
+    AccountChange, AccountEvent, AccountReverse, Adjustment, InventoryEvent, MAX_AMOUNT, MAX_QTY,
+    OrderCancel, OrderClosed, OrderCompleted, OrderCreate, OrderCreated, OrderEvent, OrderExpire,
+    OrderLine, OrderRef, OrderRefunded, PaymentFailed, PaymentSucceeded, RefundAmount,
+    RefundFailed, RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected, StockReturn,
 };
 use crate::domain::{
     AccountKind, AdjustmentId, EventType, OrderId, Provider, RefundNo, ReturnId, SkuId, SourceId,
@@ -135,10 +134,12 @@ fn order_line(fields: &Fields<'_>) -> Result<OrderLine, Malformed> {
         Some(amount) => amount,
         None => {
             let product = qty.checked_mul(unit_price_minor);
-            product.filter(|amount| prices.contains(amount)).ok_or_else(|| {
-                let problem = format!("times qty {qty} is more than {MAX_AMOUNT}");
-                fields.invalid("unit_price_minor", &unit_price_minor.to_string(), &problem)
-            })?
+            product
+                .filter(|amount| prices.contains(amount))
+                .ok_or_else(|| {
+                    let problem = format!("times qty {qty} is more than {MAX_AMOUNT}");
+                    fields.invalid("unit_price_minor", &unit_price_minor.to_string(), &problem)
+                })?
         }
     };
     Ok(OrderLine {

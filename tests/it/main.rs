@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod broker;
+mod cli;
 #[cfg(test)]
 mod reconcile;
 #[cfg(test)]
