@@ -88,10 +88,13 @@ pub enum Command {
     /// Publish messages from a file, one CloudEvents envelope in JSON a line
     #[command(after_long_help = "Examples:\n\
                   \x20 orderonce send messages.jsonl\n\
-                  \x20 echo '{\"specversion\":\"1.0\",\"id\":\"m-1\",\"source\":\"shop\",\"type\":\"order.cancel\",\"subject\":\"O1\",\"data\":{\"order_id\":\"O1\"}}' | orderonce send -\n\
+                  \x20 generate-messages | orderonce send -\n\
                   \n\
-                  A line that is no such message, or whose type no role consumes, is listed with its reason, the rest\n\
-                  is sent, and the exit code is 1.")]
+                  A line is a message, such as\n\
+                  \x20 {\"specversion\":\"1.0\",\"id\":\"m-1\",\"source\":\"shop\",\"type\":\"order.cancel\",\n\
+                  \x20 \"subject\":\"O1\",\"data\":{\"order_id\":\"O1\"}}\n\
+                  in one line. A line that is none, or whose type no role consumes, is listed with its reason,\n\
+                  the rest is sent, and the exit code is 1.")]
     Send(Send),
     /// Recompute everything from the flows and compare; exits with 1 if anything differs
     #[command(after_long_help = "Examples:\n\

@@ -167,7 +167,7 @@ mod tests {
             text,
             "stock_available: opening stock and all flows of a SKU add up to what is available
   of          expected  found  look at
-─────────────────────────────────────────────────────────────────────────
+─────────────────────────────────────────────────────────────────────
   SKU 85123A        44     45  stock and deduction_flow of SKU 85123A
   ... and more
 

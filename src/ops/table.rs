@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(
             table.to_string(),
             "sku     units  remark\n\
-             ──────────────────────────────\n\
+             ─────────────────────────────\n\
              85123A      6\n\
              P       1,200  a\\u{1b}[2Jb\\nc\n"
         );
