@@ -264,25 +264,20 @@ impl OrderEvent {
                 p.out_trade_no(),
                 p.trade_status.as_deref().unwrap_or("SUCCEEDED"),
                 p.trade_no.as_str(),
+                name,
             ]),
-            Self::PaymentFailed(p) => key(&[
-                p.provider.as_str(),
-                p.order_id.as_str(),
-                "FAILED",
-                p.trade_no.as_str(),
-            ]),
-            Self::RefundSucceeded(r) => key(&[
-                r.provider.as_str(),
-                r.order_id.as_str(),
-                r.refund_no.as_str(),
-                "SUCCEEDED",
-            ]),
-            Self::RefundFailed(r) => key(&[
-                r.provider.as_str(),
-                r.order_id.as_str(),
-                r.refund_no.as_str(),
-                "FAILED",
-            ]),
+            Self::PaymentFailed(p) => {
+                let (provider, trade_no) = (p.provider.as_str(), p.trade_no.as_str());
+                key(&[provider, p.order_id.as_str(), trade_no, name])
+            }
+            Self::RefundSucceeded(r) => {
+                let (provider, refund_no) = (r.provider.as_str(), r.refund_no.as_str());
+                key(&[provider, r.order_id.as_str(), refund_no, name])
+            }
+            Self::RefundFailed(r) => {
+                let (provider, refund_no) = (r.provider.as_str(), r.refund_no.as_str());
+                key(&[provider, r.order_id.as_str(), refund_no, name])
+            }
         }
     }
 
@@ -347,8 +342,8 @@ impl InventoryEvent {
         match self {
             Self::Created(event) => key(&[event.order_id.as_str(), "deduct"]),
             Self::Closed(event) => key(&[event.order_id.as_str(), "release"]),
-            Self::Return(event) => key(&["return", event.return_id.as_str()]),
-            Self::Adjust(event) => key(&["adjust", event.adjustment_id.as_str()]),
+            Self::Return(event) => key(&[event.return_id.as_str(), "return"]),
+            Self::Adjust(event) => key(&[event.adjustment_id.as_str(), "adjust"]),
         }
     }
 
@@ -458,7 +453,8 @@ impl Notice {
     }
 }
 
-/// Parts come from identifiers and literals, none of which is empty.
+/// Parts come from identifiers and literals, none of which is empty. The last one is always a
+/// literal that says what is done, so that the key of one action is never that of another.
 fn key(parts: &[&str]) -> Key {
     Key::of(parts)
 }

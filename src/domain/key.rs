@@ -1,5 +1,6 @@
 //! Business idempotency keys, their fingerprints, and the tokens that parked events await.
 
+use super::text::impl_text;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -137,29 +138,7 @@ impl Token {
     }
 }
 
-macro_rules! text {
-    ($($name:ident)*) => {$(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:?}", &*self.0)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-    )*};
-}
-
-text! { Key Token }
+impl_text! { Key Token }
 
 fn join(parts: &[&str], separator: char) -> Result<String, EmptyPart> {
     if parts.is_empty() || parts.iter().any(|part| part.is_empty()) {

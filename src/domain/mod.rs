@@ -16,6 +16,7 @@ pub mod order;
 pub mod outcome;
 pub mod retry;
 pub mod role;
+mod text;
 pub mod timestamp;
 
 #[cfg(test)]

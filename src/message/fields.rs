@@ -73,11 +73,18 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// [`Malformed::Invalid`] with what the type says is wrong.
     pub fn deserialize<T: Deserialize<'a>>(&self) -> Result<T, Malformed> {
-        serde_json::from_str(self.json).map_err(|error| Malformed::Invalid {
+        serde_json::from_str(self.json)
+            .map_err(|error| self.unusable(&format!("cannot be read: {error}")))
+    }
+
+    /// The object as a whole makes no sense, and why.
+    #[must_use]
+    pub fn unusable(&self, problem: &str) -> Malformed {
+        Malformed::Invalid {
             field: self.path.to_string(),
             value: shorten(self.json),
-            problem: format!("cannot be read: {error}"),
-        })
+            problem: problem.to_owned(),
+        }
     }
 
     pub(super) fn optional(&self, name: &str) -> Option<&'a RawValue> {

@@ -364,29 +364,26 @@ fn key(event_type: &str, data: &Value, by_clock: bool) -> Option<String> {
         "order.expire" if by_clock => vec![field("order_id")?, event_type, "clock"],
         "order.created" => vec![field("order_id")?, "deduct"],
         "order.closed" => vec![field("order_id")?, "release"],
-        "stock.return" => vec!["return", field("return_id")?],
-        "stock.adjust" => vec!["adjust", field("adjustment_id")?],
+        "stock.return" => vec![field("return_id")?, "return"],
+        "stock.adjust" => vec![field("adjustment_id")?, "adjust"],
         "payment.succeeded" => vec![
             field("provider")?,
             field("out_trade_no").or(field("order_id"))?,
             field("trade_status").unwrap_or("SUCCEEDED"),
             field("trade_no")?,
+            event_type,
         ],
         "payment.failed" => vec![
             field("provider")?,
             field("order_id")?,
-            "FAILED",
             field("trade_no")?,
+            event_type,
         ],
         "refund.succeeded" | "refund.failed" => vec![
             field("provider")?,
             field("order_id")?,
             field("refund_no")?,
-            if event_type == "refund.failed" {
-                "FAILED"
-            } else {
-                "SUCCEEDED"
-            },
+            event_type,
         ],
         "order.completed" => vec![
             field("user_id")?,

@@ -878,8 +878,12 @@ impl<'b, E> Books<'b, E> {
         let key = &fresh.item.key;
         match outcome {
             Outcome::Duplicate(Layer::Claim) => return,
-            Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
-                // Nothing of it was done, so the key must not say that it was.
+            // Nothing of it was done, so the key must not say that it was.
+            Outcome::Conflict if fresh.prior == Prior::Fresh => {
+                self.unclaimed.push(key);
+                return;
+            }
+            Outcome::Retried { .. } | Outcome::Dead(_) => {
                 if fresh.prior == Prior::Fresh {
                     self.unclaimed.push(key);
                 }
@@ -897,6 +901,7 @@ impl<'b, E> Books<'b, E> {
             }
             Outcome::Applied
             | Outcome::Duplicate(_)
+            | Outcome::Conflict
             | Outcome::Parked(_)
             | Outcome::Stale
             | Outcome::Rejected(_) => {}

@@ -22,7 +22,7 @@ mod set;
 mod tx;
 
 pub use connect::{Database, Options};
-pub(crate) use error::from_sqlx;
+pub use error::from_sqlx;
 pub use tx::SqliteTx;
 
 use super::{Result, Store, Tx};

@@ -87,7 +87,7 @@ pub(crate) async fn take(consumer: &mut Box<dyn Consumer>, count: usize) -> Vec<
     let mut taken = Vec::new();
     while taken.len() < count {
         let room = count - taken.len();
-        let deliveries = consumer.receive(room).await.unwrap();
+        let deliveries = in_time(consumer.receive(room)).await.unwrap();
         assert!((1..=room).contains(&deliveries.len()), "{deliveries:?}");
         taken.extend(deliveries);
     }
@@ -134,7 +134,7 @@ pub(crate) async fn nothing_waits(
         ..message("marker", "order.create")
     };
     publish(broker, &[marker]).await;
-    let deliveries = consumer.receive(10).await.unwrap();
+    let deliveries = in_time(consumer.receive(10)).await.unwrap();
     assert_eq!(texts(&deliveries), ["marker"]);
     settle(consumer, &deliveries, Settlement::Ack).await;
 }
