@@ -458,11 +458,14 @@ impl<R: Role> Processor<R> {
         delivery: &'d Delivery,
         content: Result<Content<R::Event>, Malformed>,
     ) -> Unit<'d, R::Event> {
-        let anew = delivery.headers.get(ANEW).and_then(|n| n.parse().ok());
+        let anew = delivery
+            .headers
+            .get(ANEW)
+            .and_then(|anew| anew.parse().ok());
         let item = |event| {
             let key = self.role.key(&event);
             Item {
-                key: anew.map_or(key.clone(), |n| key.anew(n)),
+                key: anew.map_or(key.clone(), |anew| key.anew(anew)),
                 fingerprint: self.role.fingerprint(&event),
                 subject: self.role.subject(&event).to_owned(),
                 event,
@@ -693,7 +696,7 @@ impl<R: Role> Processor<R> {
     }
 }
 
-/// The header of a message that an operator has decided anew, with which time it is.
+/// The header of a message that an operator has decided anew: an [`Anew`](crate::domain::Anew).
 pub const ANEW: &str = "orderonce-anew";
 
 /// The beginning of an account of a failure: a person reads it, and it must not be what fails next.

@@ -6,6 +6,7 @@ mod batch;
 mod broker;
 #[cfg(test)]
 mod cases;
+mod cli;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]

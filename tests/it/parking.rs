@@ -122,7 +122,10 @@ impl World {
     /// Outcome and detail of a claim.
     async fn claim(&self, key: &str) -> Option<(String, Option<String>)> {
         let mut tx = self.store.begin().await.unwrap();
-        #[expect(clippy::infallible_destructuring_match, reason = "there will be more databases")]
+        #[expect(
+            clippy::infallible_destructuring_match,
+            reason = "there will be more databases"
+        )]
         let connection = match tx.connection() {
             Connection::Sqlite(connection) => connection,
             _ => unreachable!(),
@@ -170,7 +173,9 @@ async fn a_copy_of_a_parked_event_does_not_keep_it_from_being_decided() {
 #[tokio::test]
 async fn the_claim_of_an_event_that_is_parked_again_says_what_it_awaits_now() {
     let mut world = World::new().await;
-    world.publish("order.ship", json!({ "order_id": "O1" })).await;
+    world
+        .publish("order.ship", json!({ "order_id": "O1" }))
+        .await;
     assert!(parked(&outcomes(&mut world.orders).await));
     world.create().await;
     world.relay().await;

@@ -5,9 +5,7 @@ use async_trait::async_trait;
 use orderonce::broker::embedded::{self, Embedded};
 use orderonce::broker::{Broker, Delivery, Headers, Publication, Tag, Topology};
 use orderonce::domain::account::PointsRule;
-use orderonce::domain::{
-    AccountKind, Fingerprint, Key, Outcome, RetryPolicy, RoleName, Timestamp,
-};
+use orderonce::domain::{AccountKind, Fingerprint, Key, Outcome, RetryPolicy, RoleName, Timestamp};
 use orderonce::gate::{Gate, Known};
 use orderonce::message::{Envelope, Malformed};
 use orderonce::ops::reconcile::{Options as ReconcileOptions, reconcile};
@@ -139,7 +137,8 @@ impl World {
 
     /// Puts `available` units of a SKU into stock.
     pub(crate) async fn stock(&self, sku: &str, available: i64) {
-        let data = json!({"adjustment_id": format!("open-{sku}"), "sku_id": sku, "change": available});
+        let data =
+            json!({"adjustment_id": format!("open-{sku}"), "sku_id": sku, "change": available});
         self.publish("stock.adjust", data).await;
     }
 

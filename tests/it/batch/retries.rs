@@ -74,7 +74,10 @@ async fn a_database_that_is_away_costs_no_attempt_and_no_message() {
         assert!(deliveries.iter().all(|delivery| delivery.attempt == 0));
         world.database.close().await;
         let away = worker.handle(&deliveries).await;
-        assert!(matches!(away, Err(Error::Store(store::Error::Unavailable(_)))));
+        assert!(matches!(
+            away,
+            Err(Error::Store(store::Error::Unavailable(_)))
+        ));
         let depth = world.queue.depth(&RoleName::ORDER).await.unwrap();
         assert_eq!((depth.ready, depth.total()), (2, 2));
         world.reopen().await;
@@ -148,9 +151,13 @@ async fn messages_that_are_no_events_are_kept_with_bytes_and_headers_as_they_cam
     let foreign = envelope("m2", "account.credit", &of("O1")).into_bytes();
     let messages: [&[u8]; 4] = [b"\0\xff not JSON", b"", &unknown, &foreign];
     for bytes in messages {
-        world.publish_to(&RoleName::ORDER, bytes, headers.clone()).await;
+        world
+            .publish_to(&RoleName::ORDER, bytes, headers.clone())
+            .await;
     }
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let expected = [
         "dead (malformed)",
         "dead (malformed)",
