@@ -99,7 +99,6 @@ CREATE TABLE deduction_flow (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX deduction_flow_order ON deduction_flow (order_id) WHERE order_id IS NOT NULL;
-CREATE INDEX deduction_flow_sku ON deduction_flow (sku_id);
 
 CREATE TABLE account (
     user_id     TEXT    NOT NULL,

@@ -10,6 +10,7 @@ use crate::config::{self, Config, Entry, Flag, Loaded};
 use crate::domain::RoleName;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
+use crate::ops::table::Table;
 use crate::ops::{dead, demo, explain, import, online_retail, parked, reconcile, send, serve};
 use crate::store::DeadFilter;
 use crate::telemetry;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -140,14 +141,18 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
     progress.stage(&format!("demo with --seed {}", options.seed), None);
     let demonstrated = demo::demo(&options, progress.as_ref()).await;
     drop(progress);
-    let demonstrated = match demonstrated {
-        Err(error) if error.has_evidence() && args.keep.is_none() => {
-            let left = format!("everything is left in {}", scratch.keep().display());
+    let report = match demonstrated {
+        // Something did not work as promised: leave the evidence.
+        Err(error) if error.has_evidence() => {
+            let dir = args.keep.unwrap_or_else(|| scratch.keep());
+            let left = format!(
+                "the demo did not finish, everything is left in {}",
+                dir.display()
+            );
             return Err(anyhow::Error::from(error).context(left));
         }
-        other => other,
+        other => other?,
     };
-    let report = demonstrated?;
     print(&report, format)?;
     if let Some(dir) = args.keep
         && format == Format::Text
@@ -363,13 +368,11 @@ struct Shown {
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = comfy_table::Table::new();
-        table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["key", "value", "from", "meaning"]);
+        let mut table = Table::new(&["key", "value", "from", "meaning"], &[]);
         for entry in &self.entries {
             let origin = entry.origin.to_string();
-            table.add_row([entry.key, &entry.value, &origin, entry.doc]);
+            table.row([entry.key, &entry.value, &origin, entry.doc].map(str::to_owned));
         }
-        writeln!(f, "{table}")
+        write!(f, "{table}")
     }
 }

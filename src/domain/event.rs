@@ -9,6 +9,16 @@ use super::{
 use serde::Serialize;
 use strum::{Display, EnumIter, EnumString, IntoStaticStr};
 
+/// The most units that an event may state: of a line, an adjustment or a return. No warehouse holds
+/// as many, and nine million such numbers still add up within 64 bits, so no sum over the events of
+/// a batch or the lines of an order leaves the range.
+pub const MAX_QTY: i64 = 1_000_000_000_000;
+
+/// The most minor units, or points, that an event may state: ten trillion pounds. Nine thousand such
+/// amounts still add up within 64 bits, more than there are deliveries in the largest batch, so no
+/// sum over the events of a batch or the payments of an order leaves the range.
+pub const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
+
 /// The type of an event, as it stands in an envelope's `type`.
 #[derive(
     Debug,

@@ -111,6 +111,8 @@ pub enum Layer {
     Gate,
     /// The claim row was there.
     Claim,
+    /// The claim row was there, and its event is parked: nothing is settled for good yet.
+    Parked,
     /// The claim row was gone, but a flow or a status showed it.
     Flow,
 }
@@ -159,7 +161,18 @@ pub enum Rejection {
 }
 
 /// Why a message is in the dead-letter table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, EnumIter, strum::Display)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    IntoStaticStr,
+    EnumIter,
+    strum::Display,
+    strum::VariantNames,
+)]
 #[strum(serialize_all = "snake_case")]
 pub enum DeadReason {
     /// It is not an event that the role can read; the detail says why.

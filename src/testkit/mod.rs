@@ -1,5 +1,6 @@
-//! What tests of this crate, and of systems built on it, need: points at which the binary kills
-//! itself, an independent model to compare with, and random stories to play to both.
+//! What tests of this crate, and of systems built on it, need: an independent model to compare
+//! with, random stories to play to both, schedules that play them with all that can go wrong, and
+//! points at which the program kills itself.
 //!
 //! What lives here: code for tests alone, public behind the feature `testkit`. What deliberately
 //! does not: anything that the crate itself needs to run, and decisions that come from
@@ -8,4 +9,5 @@
 
 pub mod kill;
 pub mod model;
+pub mod schedule;
 pub mod stories;
