@@ -940,7 +940,6 @@ impl<'b, E> Books<'b, E> {
             }
             Outcome::Applied
             | Outcome::Duplicate(_)
-            | Outcome::Conflict
             | Outcome::Parked(_)
             | Outcome::Stale
             | Outcome::Rejected(_) => {}

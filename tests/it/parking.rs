@@ -6,7 +6,7 @@ use orderonce::broker::{Broker, Headers, Publication, Topology};
 use orderonce::domain::{Fingerprint, Key, Layer, Outcome, RoleName};
 use orderonce::gate::{Gate, Known};
 use orderonce::store::sqlite::{Database, Options, SqliteStore};
-use orderonce::store::{Connection, Store};
+use orderonce::store::{Connection, History, Store};
 use orderonce::worker::order::OrderRole;
 use orderonce::worker::payment::PaymentRole;
 use orderonce::worker::relay::{self, Relay};
