@@ -6,7 +6,7 @@ use orderonce::broker::{Broker, Headers, Publication, Topology};
 use orderonce::domain::{Fingerprint, Key, Layer, Outcome, RoleName};
 use orderonce::gate::{Gate, Known};
 use orderonce::store::sqlite::{Database, Options, SqliteStore};
-use orderonce::store::{Connection, Store};
+use orderonce::store::{Connection, History, Store};
 use orderonce::worker::order::OrderRole;
 use orderonce::worker::payment::PaymentRole;
 use orderonce::worker::relay::{self, Relay};
@@ -122,10 +122,8 @@ impl World {
     /// Outcome and detail of a claim.
     async fn claim(&self, key: &str) -> Option<(String, Option<String>)> {
         let mut tx = self.store.begin().await.unwrap();
-        #[expect(clippy::infallible_destructuring_match, reason = "there will be more databases")]
-        let connection = match tx.connection() {
-            Connection::Sqlite(connection) => connection,
-            _ => unreachable!(),
+        let Connection::Sqlite(connection) = tx.connection() else {
+            panic!("expected SQLite");
         };
         sqlx::query_as("SELECT outcome, detail FROM idempotent_record WHERE key = ?1")
             .bind(key)
@@ -170,7 +168,9 @@ async fn a_copy_of_a_parked_event_does_not_keep_it_from_being_decided() {
 #[tokio::test]
 async fn the_claim_of_an_event_that_is_parked_again_says_what_it_awaits_now() {
     let mut world = World::new().await;
-    world.publish("order.ship", json!({ "order_id": "O1" })).await;
+    world
+        .publish("order.ship", json!({ "order_id": "O1" }))
+        .await;
     assert!(parked(&outcomes(&mut world.orders).await));
     world.create().await;
     world.relay().await;
