@@ -184,8 +184,8 @@ async fn the_claim_of_an_event_that_is_parked_again_says_what_it_awaits_now() {
 #[tokio::test]
 async fn a_parked_event_that_ends_in_conflict_waits_no_longer() {
     let mut world = World::new().await;
-    world.pay("TRADE_SUCCESS", 1000).await;
-    world.pay("TRADE_FINISHED", 1001).await;
+    world.pay("TRADE_FINISHED", 1000).await;
+    world.pay("TRADE_SUCCESS", 1001).await;
     assert!(parked(&outcomes(&mut world.payments).await));
     world.create().await;
     world.relay().await;
@@ -194,6 +194,6 @@ async fn a_parked_event_that_ends_in_conflict_waits_no_longer() {
         [Outcome::Applied, Outcome::Conflict]
     );
     assert_eq!(world.store.parked(None, 10).await.unwrap(), []);
-    let key = "alipay/O1/TRADE_FINISHED/T1/payment.succeeded";
+    let key = "alipay/O1/TRADE_SUCCESS/T1/payment.succeeded";
     assert_eq!(world.claim(key).await, None);
 }
