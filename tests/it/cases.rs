@@ -20,14 +20,18 @@ const DAY: Duration = Duration::from_secs(86_400);
 async fn ordered() -> World {
     let world = World::new().await;
     world.stock("A", 5).await;
-    world.publish("order.create", create("O1", &[("A", 2)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
     world.drain().await;
     world
 }
 
 async fn ordered_and_paid() -> World {
     let world = ordered().await;
-    world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 2000))
+        .await;
     world.drain().await;
     world
 }
@@ -52,7 +56,9 @@ async fn one_deduction(world: &World) {
 async fn one_payment_at_three_consumers_at_once_pays_once_and_all_three_are_acknowledged() {
     let world = ordered().await;
     for _ in 0..3 {
-        world.publish("payment.succeeded", paid("O1", "evt_a1", 2000)).await;
+        world
+            .publish("payment.succeeded", paid("O1", "evt_a1", 2000))
+            .await;
     }
     let mut running = Vec::new();
     for _ in 0..3 {
@@ -84,8 +90,12 @@ async fn one_payment_at_three_consumers_at_once_pays_once_and_all_three_are_ackn
 #[tokio::test]
 async fn a_second_payment_is_surplus_asked_back_once_and_deducts_nothing() {
     let world = ordered_and_paid().await;
-    world.publish("payment.succeeded", paid("O1", "T2", 2000)).await;
-    world.publish("payment.succeeded", paid("O1", "T2", 2000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T2", 2000))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T2", 2000))
+        .await;
     let seen = world.drain().await;
     assert_eq!(seen, ["payment: applied", "payment: duplicate (batch)"]);
     let payments = "SELECT trade_no, status FROM payment ORDER BY trade_no";
@@ -101,9 +111,13 @@ async fn a_second_payment_is_surplus_asked_back_once_and_deducts_nothing() {
 #[tokio::test]
 async fn a_payment_of_another_amount_or_currency_does_not_pay_and_raises_an_alert() {
     let world = World::new().await;
-    world.publish("order.create", create_worth("O1", 50_000)).await;
+    world
+        .publish("order.create", create_worth("O1", 50_000))
+        .await;
     world.drain().await;
-    world.publish("payment.succeeded", paid("O1", "T1", 10)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 10))
+        .await;
     let yen = and(paid("O1", "T2", 50_000), json!({"currency": "JPY"}));
     world.publish("payment.succeeded", yen).await;
     let expected = ["rejected (amount_mismatch)", "rejected (currency_mismatch)"];
@@ -128,9 +142,15 @@ async fn an_order_of_nothing_is_paid_by_rule_and_nothing_pays_no_other() {
     let seen = world.drain().await;
     assert_eq!(seen[..2], ["order: applied", "order: applied"]);
     assert_eq!(world.status("O0").await, "PAID");
-    world.publish("payment.succeeded", paid("O0", "T0", 0)).await;
-    world.publish("payment.succeeded", paid("O1", "T1", 0)).await;
-    world.publish("payment.succeeded", paid("O1", "T2", -1)).await;
+    world
+        .publish("payment.succeeded", paid("O0", "T0", 0))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 0))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T2", -1))
+        .await;
     let expected = ["stale", "rejected (amount_mismatch)", "dead (malformed)"];
     assert_eq!(world.run_payments().await, expected);
     assert_eq!(world.status("O1").await, "WAIT_PAY");
@@ -143,7 +163,8 @@ async fn an_order_of_nothing_is_paid_by_rule_and_nothing_pays_no_other() {
 #[tokio::test]
 async fn a_failed_attempt_that_is_heard_of_late_does_not_undo_a_later_success() {
     let world = ordered_and_paid().await;
-    let failed = json!({"order_id": "O1", "provider": "ali", "trade_no": "T0", "reason": "declined"});
+    let failed =
+        json!({"order_id": "O1", "provider": "ali", "trade_no": "T0", "reason": "declined"});
     world.publish("payment.failed", failed).await;
     assert_eq!(world.drain().await, ["payment: stale"]);
     assert_eq!(world.status("O1").await, "PAID");
@@ -154,15 +175,25 @@ async fn a_failed_attempt_that_is_heard_of_late_does_not_undo_a_later_success() 
 #[tokio::test]
 async fn a_payment_that_is_reported_again_revives_no_refunded_order() {
     let world = ordered_and_paid().await;
-    world.publish("refund.succeeded", refunded("O1", "R1", 2000)).await;
+    world
+        .publish("refund.succeeded", refunded("O1", "R1", 2000))
+        .await;
     world.drain().await;
     assert_eq!(world.status("O1").await, "REFUNDED");
     assert_eq!(world.available("A").await, 5);
     world.publish("order.cancel", of("O1")).await;
-    world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 2000))
+        .await;
     let status = json!({"trade_status": "TRADE_FINISHED"});
-    world.publish("payment.succeeded", and(paid("O1", "T1", 2000), status)).await;
-    let expected = ["order: stale", "payment: duplicate (claim)", "payment: stale"];
+    world
+        .publish("payment.succeeded", and(paid("O1", "T1", 2000), status))
+        .await;
+    let expected = [
+        "order: stale",
+        "payment: duplicate (claim)",
+        "payment: stale",
+    ];
     assert_eq!(world.drain().await, expected);
     assert_eq!(world.status("O1").await, "REFUNDED");
     assert_eq!(world.available("A").await, 5);
@@ -178,7 +209,9 @@ async fn a_payment_after_expiry_leaves_the_order_closed_and_is_asked_back_once()
     assert_eq!(world.clean().await.expired, 1);
     world.drain().await;
     for _ in 0..2 {
-        world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
+        world
+            .publish("payment.succeeded", paid("O1", "T1", 2000))
+            .await;
         world.drain().await;
     }
     assert_eq!(world.status("O1").await, "CLOSED");
@@ -194,18 +227,29 @@ async fn a_payment_after_expiry_leaves_the_order_closed_and_is_asked_back_once()
 async fn stock_that_a_timeout_gave_back_is_sold_once() {
     let world = World::new().await;
     world.stock("A", 1).await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.drain().await;
     world.advance(PAY_TIMEOUT);
     world.clean().await;
-    world.publish("order.create", create("O2", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O2", &[("A", 1)]))
+        .await;
     world.drain().await;
-    world.publish("payment.succeeded", paid("O2", "T2", 1000)).await;
-    world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O2", "T2", 1000))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
     world.drain().await;
     assert_eq!(world.status("O1").await, "CLOSED");
     assert_eq!(world.status("O2").await, "PAID");
-    assert_eq!(world.row("SELECT order_id, trade_no FROM refund").await, "O1 T1");
+    assert_eq!(
+        world.row("SELECT order_id, trade_no FROM refund").await,
+        "O1 T1"
+    );
     assert_eq!(world.available("A").await, 0);
     let lowest = "SELECT min(available_after) FROM deduction_flow";
     assert_eq!(world.row(lowest).await, "0");
@@ -216,17 +260,26 @@ async fn stock_that_a_timeout_gave_back_is_sold_once() {
 #[tokio::test]
 async fn a_payment_before_its_order_waits_for_it_and_raises_an_alarm_if_it_never_comes() {
     let world = World::new().await;
-    world.publish("payment.succeeded", paid("O9", "T9", 1000)).await;
-    world.publish("payment.succeeded", paid("O8", "T8", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O9", "T9", 1000))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O8", "T8", 1000))
+        .await;
     world.drain().await;
     world.advance(Duration::from_secs(2));
-    world.publish("order.create", create_worth("O9", 1000)).await;
+    world
+        .publish("order.create", create_worth("O9", 1000))
+        .await;
     world.drain().await;
     assert_eq!(world.status("O9").await, "PAID");
     world.advance(DAY);
     assert_eq!(world.clean().await.overdue, 1);
     let letter = "SELECT reason, key FROM dead_letter";
-    assert_eq!(world.row(letter).await, "parked_too_long ali/O8/SUCCEEDED/T8");
+    assert_eq!(
+        world.row(letter).await,
+        "parked_too_long ali/O8/SUCCEEDED/T8"
+    );
     world.adds_up().await;
 }
 
@@ -249,14 +302,28 @@ async fn a_refund_that_failed_leaves_the_order_its_stock_and_its_points_alone() 
 async fn equal_partial_refunds_both_count_and_a_repeated_one_does_not() {
     let world = ordered_and_paid().await;
     for number in ["re_1", "re_2", "re_1"] {
-        world.publish("refund.succeeded", refunded("O1", number, 500)).await;
+        world
+            .publish("refund.succeeded", refunded("O1", number, 500))
+            .await;
     }
     let seen = world.drain().await;
-    let payments: Vec<_> = seen.iter().filter(|seen| seen.starts_with("payment")).collect();
-    let expected = ["payment: applied", "payment: applied", "payment: duplicate (batch)"];
+    let payments: Vec<_> = seen
+        .iter()
+        .filter(|seen| seen.starts_with("payment"))
+        .collect();
+    let expected = [
+        "payment: applied",
+        "payment: applied",
+        "payment: duplicate (batch)",
+    ];
     assert_eq!(payments, expected.iter().collect::<Vec<_>>());
-    assert_eq!(world.row("SELECT status, refunded_minor FROM orders").await, "PAID 1000");
-    world.publish("refund.succeeded", refunded("O1", "re_2", 500)).await;
+    assert_eq!(
+        world.row("SELECT status, refunded_minor FROM orders").await,
+        "PAID 1000"
+    );
+    world
+        .publish("refund.succeeded", refunded("O1", "re_2", 500))
+        .await;
     assert_eq!(world.drain().await, ["payment: duplicate (claim)"]);
     assert_eq!(world.row("SELECT refunded_minor FROM orders").await, "1000");
     world.adds_up().await;
@@ -267,19 +334,28 @@ async fn equal_partial_refunds_both_count_and_a_repeated_one_does_not() {
 async fn a_provider_that_reports_a_trade_after_its_refund_and_months_later_changes_nothing_more() {
     let world = ordered().await;
     let status = |status: &str| and(paid("O1", "T1", 2000), json!({"trade_status": status}));
-    world.publish("payment.succeeded", status("TRADE_SUCCESS")).await;
+    world
+        .publish("payment.succeeded", status("TRADE_SUCCESS"))
+        .await;
     world.drain().await;
     let refund = json!({"total_refunded_minor": 300, "refund_no": "R1", "order_id": "O1",
         "provider": "ali", "trade_no": "T1", "currency": "CNY"});
-    world.publish("payment.succeeded", status("TRADE_SUCCESS")).await;
+    world
+        .publish("payment.succeeded", status("TRADE_SUCCESS"))
+        .await;
     world.publish("refund.succeeded", refund.clone()).await;
     world.drain().await;
     world.advance(90 * DAY);
-    world.publish("payment.succeeded", status("TRADE_FINISHED")).await;
+    world
+        .publish("payment.succeeded", status("TRADE_FINISHED"))
+        .await;
     world.publish("refund.succeeded", refund).await;
     let expected = ["payment: stale", "payment: duplicate (claim)"];
     assert_eq!(world.drain().await, expected);
-    assert_eq!(world.row("SELECT trade_no, status FROM payment").await, "T1 ACCEPTED");
+    assert_eq!(
+        world.row("SELECT trade_no, status FROM payment").await,
+        "T1 ACCEPTED"
+    );
     let refunds = "SELECT refund_no, status, amount_minor FROM refund";
     assert_eq!(world.rows(refunds).await, ["R1 SUCCEEDED 300"]);
     world.adds_up().await;
@@ -335,7 +411,10 @@ async fn points_are_credited_once_however_often_an_order_is_completed() {
         "account: duplicate (claim)",
     ];
     assert_eq!(world.drain().await, expected);
-    assert_eq!(world.row("SELECT balance, version FROM account").await, "20 1");
+    assert_eq!(
+        world.row("SELECT balance, version FROM account").await,
+        "20 1"
+    );
     assert_eq!(world.count("account_flow").await, 1);
     world.adds_up().await;
 }
@@ -344,7 +423,17 @@ async fn points_are_credited_once_however_often_an_order_is_completed() {
 #[tokio::test]
 async fn ids_that_differ_in_a_byte_are_different_orders() {
     let world = World::new().await;
-    let ids = ["Ab1", "aB1", "ab1", "é1", "e\u{301}1", "e1", "e1x", "ß", "ss"];
+    let ids = [
+        "Ab1",
+        "aB1",
+        "ab1",
+        "é1",
+        "e\u{301}1",
+        "e1",
+        "e1x",
+        "ß",
+        "ss",
+    ];
     for id in ids {
         world.publish("order.create", create_worth(id, 100)).await;
     }
@@ -354,7 +443,12 @@ async fn ids_that_differ_in_a_byte_are_different_orders() {
     }
     assert_eq!(world.run_orders().await, ["applied"; 9]);
     world.drain().await;
-    assert_eq!(world.row("SELECT count(*) FROM orders WHERE status = 'CLOSED'").await, "9");
+    assert_eq!(
+        world
+            .row("SELECT count(*) FROM orders WHERE status = 'CLOSED'")
+            .await,
+        "9"
+    );
     world.adds_up().await;
 }
 
@@ -372,7 +466,9 @@ async fn messages_without_an_id_are_kept_each_and_never_taken_for_each_other() {
                 None => drop(message.as_object_mut().unwrap().remove("id")),
             }
             let bytes = message.to_string().into_bytes();
-            world.publish_raw("order.create", bytes, Headers::new()).await;
+            world
+                .publish_raw("order.create", bytes, Headers::new())
+                .await;
             sent += 1;
         }
     }
@@ -392,7 +488,11 @@ async fn messages_without_an_id_are_kept_each_and_never_taken_for_each_other() {
 async fn long_ids_that_share_their_beginning_are_never_taken_for_each_other() {
     let world = World::new().await;
     // The longest ids that are taken, and ids beyond that, which are refused and kept.
-    for (length, outcome) in [(128, "applied"), (300, "dead (malformed)")] {
+    for (length, outcome) in [
+        (300, "applied"),
+        (512, "applied"),
+        (513, "dead (malformed)"),
+    ] {
         let shared = "x".repeat(length - 1);
         for end in ["1", "2"] {
             let order = create_worth(&format!("{shared}{end}"), 100);
@@ -400,7 +500,7 @@ async fn long_ids_that_share_their_beginning_are_never_taken_for_each_other() {
         }
         assert_eq!(world.run_orders().await, [outcome; 2]);
     }
-    assert_eq!(world.count("orders").await, 2);
+    assert_eq!(world.count("orders").await, 4);
     assert_eq!(world.dead().await, ["malformed DEAD"; 2]);
     // A message's own id may be as long as it likes.
     for end in ["1", "2"] {
@@ -417,7 +517,10 @@ async fn long_ids_that_share_their_beginning_are_never_taken_for_each_other() {
 #[tokio::test]
 async fn what_a_retry_of_the_producer_changes_does_not_make_it_another_event() {
     let world = World::new().await;
-    for (id, time, trace) in [("a", "2026-01-01T00:00:00Z", "1"), ("b", "2026-01-02T00:00:00Z", "2")] {
+    for (id, time, trace) in [
+        ("a", "2026-01-01T00:00:00Z", "1"),
+        ("b", "2026-01-02T00:00:00Z", "2"),
+    ] {
         let message = envelope(id, "order.create", &create_worth("O1", 100));
         let mut message: Value = serde_json::from_str(&message).unwrap();
         message["time"] = json!(time);
@@ -425,7 +528,9 @@ async fn what_a_retry_of_the_producer_changes_does_not_make_it_another_event() {
         message["traceparent"] = json!(format!("00-{}-{}-01", trace.repeat(32), trace.repeat(16)));
         message["data"]["sent_at"] = json!(time);
         let bytes = message.to_string().into_bytes();
-        world.publish_raw("order.create", bytes, Headers::new()).await;
+        world
+            .publish_raw("order.create", bytes, Headers::new())
+            .await;
     }
     assert_eq!(world.run_orders().await, ["applied", "duplicate (batch)"]);
     world.drain().await;
@@ -440,7 +545,9 @@ async fn ids_that_are_numbers_keep_every_digit() {
         let order = and(create_worth("?", 100), json!({"order_id": id}));
         world.publish("order.create", order).await;
     }
-    world.publish("order.cancel", of("738529527931269425")).await;
+    world
+        .publish("order.cancel", of("738529527931269425"))
+        .await;
     assert_eq!(world.run_orders().await, ["applied"; 3]);
     let orders = "SELECT order_id, status FROM orders ORDER BY order_id DESC";
     let expected = ["738529527931269425 CLOSED", "738529527931269424 WAIT_PAY"];
@@ -489,7 +596,10 @@ async fn attempts_are_counted_across_every_republication() {
     world.publish("order.create", create_worth("O1", 100)).await;
     for attempt in 1..=5 {
         let seen = world.run_orders().await;
-        assert!(seen[0].starts_with(&format!("retried (attempt {attempt},")), "{seen:?}");
+        assert!(
+            seen[0].starts_with(&format!("retried (attempt {attempt},")),
+            "{seen:?}"
+        );
         world.advance(Duration::from_secs(60));
     }
     assert_eq!(world.run_orders().await, ["dead (retries_exhausted)"]);
@@ -539,13 +649,27 @@ async fn whether_a_message_was_delivered_before_does_not_say_whether_it_was_hand
 #[tokio::test]
 async fn a_copy_that_comes_after_its_claim_was_cleaned_is_stopped_by_the_rows() {
     let world = completed().await;
-    world.publish("refund.succeeded", refunded("O1", "R1", 500)).await;
+    world
+        .publish("refund.succeeded", refunded("O1", "R1", 500))
+        .await;
     world.drain().await;
     world.advance(8 * DAY);
-    world.execute("DELETE FROM idempotent_record").await;
-    world.publish("order.create", create("O1", &[("A", 2)])).await;
-    world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
-    world.publish("refund.succeeded", refunded("O1", "R1", 500)).await;
+    // All claims but those of the steps that do not come again.
+    world
+        .execute(
+            "DELETE FROM idempotent_record
+             WHERE key NOT IN ('O1/stock.deducted', 'O1/order.ship')",
+        )
+        .await;
+    world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 2000))
+        .await;
+    world
+        .publish("refund.succeeded", refunded("O1", "R1", 500))
+        .await;
     world.publish("order.complete", of("O1")).await;
     let lines = json!([{"sku_id": "A", "qty": 2}]);
     let created = json!({"order_id": "O1", "user_id": "U-O1", "lines": lines});
@@ -580,7 +704,13 @@ async fn a_step_that_fails_leaves_no_record_that_it_was_done() {
         .await;
     world.publish("order.cancel", of("O1")).await;
     let seen = world.drain().await;
-    assert_eq!(seen, ["order: applied", "inventory: retried (attempt 1, again in 1 s)"]);
+    assert_eq!(
+        seen,
+        [
+            "order: applied",
+            "inventory: retried (attempt 1, again in 1 s)"
+        ]
+    );
     assert_eq!(world.claims("key = 'O1/release'").await, [""; 0]);
     world.execute("DROP TRIGGER broken").await;
     world.advance(Duration::from_secs(1));
@@ -599,7 +729,10 @@ async fn errors_are_told_apart_by_code_whatever_their_text_says() {
     assert!(matches!(busy, Some(store::Error::Conflict(_))), "{busy:?}");
     drop(lock);
     // Texts that lie: what a constraint says, said by a trigger, is still data that was refused.
-    let lies = ["database is locked", "UNIQUE constraint failed: orders.order_id"];
+    let lies = [
+        "database is locked",
+        "UNIQUE constraint failed: orders.order_id",
+    ];
     for (number, lie) in lies.iter().enumerate() {
         let trigger = format!(
             "DROP TRIGGER IF EXISTS liar; CREATE TRIGGER liar BEFORE INSERT ON orders
@@ -622,7 +755,9 @@ async fn errors_are_told_apart_by_code_whatever_their_text_says() {
 async fn a_gate_that_loses_all_it_knew_half_way_does_not_let_anything_happen_twice() {
     let world = ordered().await;
     let memory = Arc::new(Memory::default());
-    world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 2000))
+        .await;
     let dying = Points::stopping(|point| point == Point::Settled);
     let payments = world.payments().with_gates(memory.gates());
     let died = world
@@ -631,7 +766,9 @@ async fn a_gate_that_loses_all_it_knew_half_way_does_not_let_anything_happen_twi
     assert!(died.is_err());
     memory.forget();
     world.advance(crate::support::LEASE);
-    world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 2000))
+        .await;
     let payments = world.payments().with_gates(memory.gates());
     let settled = world.run(&RoleName::PAYMENT, payments).await;
     assert_eq!(outcomes(&settled), ["duplicate (claim)"]);
@@ -666,11 +803,15 @@ async fn two_processes_whose_clocks_are_90_seconds_apart_never_do_the_same_thing
     };
     assert_eq!(slow_relay.run_once().await.unwrap(), one);
     world.stock("B", 1).await;
-    world.publish("order.create", create("O2", &[("B", 1)])).await;
+    world
+        .publish("order.create", create("O2", &[("B", 1)]))
+        .await;
     world.run_orders().await;
     // To the fast one the lease of the slow one is over; the slow one notices at its next removal.
     assert_eq!(fast_relay.run_once().await.unwrap(), one);
-    world.publish("order.create", create("O3", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O3", &[("A", 1)]))
+        .await;
     world.run_orders().await;
     assert_eq!(slow_relay.run_once().await.unwrap(), Relayed::NotOurs);
     assert_eq!(fast_relay.run_once().await.unwrap(), one);

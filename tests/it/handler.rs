@@ -6,9 +6,9 @@ use orderonce::broker::{Headers, Topology};
 use orderonce::domain::{Key, RoleName};
 use orderonce::message::Outgoing;
 use orderonce::store::{self, Connection, Tx};
+use orderonce::worker::Processor;
 use orderonce::worker::batch::ANEW;
 use orderonce::worker::handler::{Failure, Handler, HandlerRole};
-use orderonce::worker::Processor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -94,7 +94,9 @@ async fn run(world: &World) -> Vec<String> {
 }
 
 async fn mails(world: &World) -> Vec<String> {
-    world.rows("SELECT mail_id, recipient FROM mail ORDER BY 1, 2").await
+    world
+        .rows("SELECT mail_id, recipient FROM mail ORDER BY 1, 2")
+        .await
 }
 
 #[tokio::test]
@@ -104,7 +106,10 @@ async fn what_a_handler_writes_and_publishes_is_committed_with_its_claim() {
     world.publish(MAIL, mail("2", "Bob")).await;
     assert_eq!(run(&world).await, ["applied", "applied"]);
     assert_eq!(mails(&world).await, ["1 Ann", "2 Bob"]);
-    assert_eq!(world.claims("1").await, ["mailer mail/1 applied", "mailer mail/2 applied"]);
+    assert_eq!(
+        world.claims("1").await,
+        ["mailer mail/1 applied", "mailer mail/2 applied"]
+    );
     let outbox = "SELECT aggregate, event_type, message_id FROM outbox ORDER BY id";
     let expected = [
         "Ann mail.sent mailer:mail/1>mail.sent",
@@ -181,10 +186,18 @@ async fn each_event_of_a_message_is_handled_for_itself() {
     let world = world().await;
     let items = json!({"items": [mail("1", "Ann"), mail("2", "nobody"), mail("1", "Ann")]});
     world.publish(MAIL, items).await;
-    let expected = ["applied", "retried (attempt 1, again in 1 s)", "duplicate (batch)"];
+    let expected = [
+        "applied",
+        "retried (attempt 1, again in 1 s)",
+        "duplicate (batch)",
+    ];
     assert_eq!(run(&world).await, expected);
     world.advance(Duration::from_secs(1));
-    let expected = ["duplicate (claim)", "retried (attempt 2, again in 5 s)", "duplicate (batch)"];
+    let expected = [
+        "duplicate (claim)",
+        "retried (attempt 2, again in 5 s)",
+        "duplicate (batch)",
+    ];
     let again = run(&world).await;
     assert_eq!(again[..2], expected[..2]);
     assert_eq!(mails(&world).await, ["1 Ann"]);
@@ -195,8 +208,13 @@ async fn an_event_of_another_type_or_shape_is_dead() {
     let world = world().await;
     world.publish(MAIL, json!({"mail_id": 1})).await;
     let other = envelope("m9", "mail.burn", &mail("1", "Ann"));
-    world.publish_to(&role(), other.as_bytes(), Headers::new()).await;
-    assert_eq!(run(&world).await, ["dead (malformed)", "dead (unknown_type)"]);
+    world
+        .publish_to(&role(), other.as_bytes(), Headers::new())
+        .await;
+    assert_eq!(
+        run(&world).await,
+        ["dead (malformed)", "dead (unknown_type)"]
+    );
 }
 
 #[tokio::test]
@@ -245,5 +263,8 @@ async fn a_long_account_of_a_failure_does_not_keep_its_message_from_the_dead_let
     world.advance(Duration::from_secs(5));
     assert_eq!(run(&world).await, ["dead (retries_exhausted)"]);
     let detail = world.row("SELECT length(detail) FROM dead_letter").await;
-    assert!(detail.parse::<u32>().unwrap() <= 4096, "{detail} characters");
+    assert!(
+        detail.parse::<u32>().unwrap() <= 4096,
+        "{detail} characters"
+    );
 }

@@ -10,8 +10,8 @@ use orderonce::gate::{Gate, Known};
 use orderonce::worker::janitor::{Cleaned, Janitor};
 use orderonce::worker::{Point, Points};
 use serde_json::json;
-use std::sync::Mutex;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::time::Duration;
 
 const MOMENT: Duration = Duration::from_secs(5);
@@ -27,12 +27,18 @@ fn expired(expired: usize) -> Cleaned {
 async fn an_unpaid_order_closes_at_its_deadline_and_not_before() {
     let world = World::new().await;
     world.stock("A", 5).await;
-    world.publish("order.create", create("O1", &[("A", 2)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
     let sooner = and(create("O2", &[("A", 1)]), json!({"pay_within_seconds": 60}));
     world.publish("order.create", sooner).await;
-    world.publish("order.create", create("O3", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O3", &[("A", 1)]))
+        .await;
     world.drain().await;
-    world.publish("payment.succeeded", paid("O3", "T3", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O3", "T3", 1000))
+        .await;
     world.drain().await;
     assert_eq!(world.available("A").await, 1);
     world.advance(Duration::from_secs(60) - MOMENT);
@@ -56,7 +62,9 @@ async fn an_unpaid_order_closes_at_its_deadline_and_not_before() {
 #[tokio::test]
 async fn an_expiry_that_was_asked_for_too_early_does_not_stop_the_clock() {
     let world = World::new().await;
-    world.publish("order.create", create_worth("O1", 1000)).await;
+    world
+        .publish("order.create", create_worth("O1", 1000))
+        .await;
     world.publish("order.expire", of("O1")).await;
     assert_eq!(world.run_orders().await, ["applied", "rejected (not_due)"]);
     world.advance(PAY_TIMEOUT);
@@ -97,8 +105,12 @@ impl Gate for Rival {
 async fn two_janitors_that_see_the_same_orders_close_each_once() {
     let world = Arc::new(World::new().await);
     world.stock("A", 5).await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
-    world.publish("order.create", create("O2", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    world
+        .publish("order.create", create("O2", &[("A", 1)]))
+        .await;
     world.drain().await;
     world.advance(PAY_TIMEOUT);
     let rival = Rival {
@@ -120,10 +132,14 @@ async fn two_janitors_that_see_the_same_orders_close_each_once() {
 async fn a_payment_that_comes_before_the_timeout_is_carried_out_wins() {
     let world = World::new().await;
     world.stock("A", 5).await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.drain().await;
     world.advance(PAY_TIMEOUT);
-    world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
     assert_eq!(world.run_payments().await, ["applied"]);
     assert_eq!(world.clean().await, expired(0));
     world.drain().await;
@@ -136,11 +152,15 @@ async fn a_payment_that_comes_before_the_timeout_is_carried_out_wins() {
 async fn a_payment_that_comes_after_the_timeout_is_late_and_asked_back() {
     let world = World::new().await;
     world.stock("A", 5).await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.drain().await;
     world.advance(PAY_TIMEOUT);
     assert_eq!(world.clean().await, expired(1));
-    world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
     assert_eq!(world.run_payments().await, ["applied"]);
     assert_eq!(world.outbox().await, ["order.closed", "refund.requested"]);
     world.drain().await;
@@ -153,7 +173,9 @@ async fn a_payment_that_comes_after_the_timeout_is_late_and_asked_back() {
 #[tokio::test]
 async fn a_payment_that_lands_while_the_janitor_is_at_it_is_seen_by_the_janitor() {
     let world = Arc::new(World::new().await);
-    world.publish("order.create", create_worth("O1", 1000)).await;
+    world
+        .publish("order.create", create_worth("O1", 1000))
+        .await;
     world.drain().await;
     world.advance(PAY_TIMEOUT);
     struct Paying(Arc<World>);
@@ -182,7 +204,9 @@ async fn a_payment_that_lands_while_the_janitor_is_at_it_is_seen_by_the_janitor(
 async fn overdue_parked_events_of_all_roles_are_kept_and_nothing_else() {
     let world = World::new().await;
     world.publish("order.ship", of("O1")).await;
-    world.publish("payment.succeeded", paid("O1", "T1", 1)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1))
+        .await;
     let back = json!({"return_id": "R1", "order_id": "O1", "lines": [{"sku_id": "A", "qty": 1}]});
     world.publish("stock.return", back).await;
     let reverse = json!({
@@ -198,7 +222,10 @@ async fn overdue_parked_events_of_all_roles_are_kept_and_nothing_else() {
     let cleaned = world.clean().await;
     assert_eq!((cleaned.overdue, cleaned.crashed), (4, 0));
     assert_eq!(world.dead().await, ["parked_too_long DEAD"; 4]);
-    assert_eq!(world.claims("outcome = 'parked'").await, ["order O2/order.ship parked"]);
+    assert_eq!(
+        world.claims("outcome = 'parked'").await,
+        ["order O2/order.ship parked"]
+    );
 }
 
 #[tokio::test]

@@ -82,7 +82,9 @@ async fn append(world: &World, rows: &[&str]) {
 }
 
 async fn left(world: &World) -> Vec<String> {
-    world.rows("SELECT message_id FROM outbox ORDER BY id").await
+    world
+        .rows("SELECT message_id FROM outbox ORDER BY id")
+        .await
 }
 
 fn rows(published: usize, refused: usize) -> Relayed {
@@ -116,7 +118,9 @@ async fn rows_stay_while_the_broker_is_away() {
         assert!(matches!(away, Err(Error::Broker(_))));
     }
     assert_eq!(left(&world).await, ["a/1", "b/1"]);
-    let failures = world.row("SELECT sum(failures), max(retry_at) FROM outbox").await;
+    let failures = world
+        .row("SELECT sum(failures), max(retry_at) FROM outbox")
+        .await;
     assert_eq!(failures, "0 0");
     mood.is_away(false);
     assert_eq!(relay.run_once().await.unwrap(), rows(2, 0));
@@ -183,7 +187,9 @@ async fn a_row_that_is_refused_again_and_again_waits_longer_each_time_up_to_a_li
 #[tokio::test]
 async fn a_crash_between_publishing_and_removing_publishes_again_with_the_same_id() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.stock("A", 5).await;
     world.run_inventory().await;
     world.run_orders().await;
@@ -192,7 +198,10 @@ async fn a_crash_between_publishing_and_removing_publishes_again_with_the_same_i
         .await
         .with_points(Points::stopping(|point| point == Point::RelayPublished));
     let crashed = relay.run_once().await;
-    assert!(matches!(crashed, Err(Error::Stopped(Point::RelayPublished))));
+    assert!(matches!(
+        crashed,
+        Err(Error::Stopped(Point::RelayPublished))
+    ));
     let id = "order:O1/order.create>order.created";
     assert_eq!(left(&world).await, [id]);
     world.advance(Duration::from_secs(10));
@@ -200,7 +209,10 @@ async fn a_crash_between_publishing_and_removing_publishes_again_with_the_same_i
     assert_eq!(other.run_once().await.unwrap(), rows(1, 0));
     let queued = "SELECT message_id FROM queue_message WHERE queue = 'inventory' ORDER BY id";
     assert_eq!(world.rows(queued).await, [id, id]);
-    assert_eq!(world.run_inventory().await, ["applied", "duplicate (batch)"]);
+    assert_eq!(
+        world.run_inventory().await,
+        ["applied", "duplicate (batch)"]
+    );
     assert_eq!(world.available("A").await, 4);
     other.close().await.unwrap();
     world.drain().await;
@@ -313,11 +325,27 @@ async fn a_lease_of_an_older_holder_removes_nothing() {
     let world = World::new().await;
     append(&world, &["a/1"]).await;
     let second = Duration::from_secs(1);
-    let old = world.store.lease(LEASE, "one", second).await.unwrap().unwrap();
+    let old = world
+        .store
+        .lease(LEASE, "one", second)
+        .await
+        .unwrap()
+        .unwrap();
     world.advance(second);
-    let new = world.store.lease(LEASE, "two", second).await.unwrap().unwrap();
+    let new = world
+        .store
+        .lease(LEASE, "two", second)
+        .await
+        .unwrap()
+        .unwrap();
     let ids: Vec<i64> = vec![1];
-    let by = async |lease| world.store.remove_published(LEASE, lease, &ids).await.unwrap();
+    let by = async |lease| {
+        world
+            .store
+            .remove_published(LEASE, lease, &ids)
+            .await
+            .unwrap()
+    };
     assert_eq!(by(old).await, 0);
     assert_eq!(by(new).await, 1);
 }

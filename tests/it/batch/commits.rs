@@ -35,7 +35,9 @@ const WRITTEN: [&str; 6] = [
 async fn a_stop_before_the_commit_leaves_nothing_behind_and_the_delivery_comes_again() {
     for point in BEFORE_COMMIT {
         let world = World::new().await;
-        world.publish("order.create", create("O1", &[("A", 1)])).await;
+        world
+            .publish("order.create", create("O1", &[("A", 1)]))
+            .await;
         world.publish("order.ship", of("O2")).await;
         let stopping = Points::stopping(move |at| at == point);
         let stopped = world
@@ -54,7 +56,9 @@ async fn a_stop_before_the_commit_leaves_nothing_behind_and_the_delivery_comes_a
 #[tokio::test]
 async fn a_stop_after_the_commit_makes_the_next_delivery_a_duplicate() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let stopping = Points::stopping(|at| at == Point::Committed);
     let stopped = world
         .try_run(&RoleName::ORDER, world.orders().with_points(stopping))
@@ -70,7 +74,9 @@ async fn a_stop_after_the_commit_makes_the_next_delivery_a_duplicate() {
 #[tokio::test]
 async fn a_stop_after_settling_brings_nothing_again() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let stopping = Points::stopping(|at| at == Point::Settled);
     let stopped = world
         .try_run(&RoleName::ORDER, world.orders().with_points(stopping))
@@ -99,7 +105,9 @@ impl Consumer for Witness {
 
     async fn settle(&mut self, settlements: &[(Tag, Settlement)]) -> broker::Result<usize> {
         let claims = self.store.claim_counts().await.unwrap();
-        let claims = claims.into_iter().map(|(_, outcome, n)| format!("{n} {outcome}"));
+        let claims = claims
+            .into_iter()
+            .map(|(_, outcome, n)| format!("{n} {outcome}"));
         let mut seen: Vec<String> = claims.collect();
         let dead = self.store.dead_letters(&Default::default(), 10).await;
         seen.push(format!("{} dead", dead.unwrap().len()));
@@ -116,7 +124,9 @@ impl Consumer for Witness {
 #[tokio::test]
 async fn the_broker_is_told_only_of_what_the_database_already_says() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.publish("order.ship", of("O1")).await;
     world.publish("order.expire", of("O1")).await;
     world.publish("order.cancel", json!({"order_id": ""})).await;
@@ -137,7 +147,14 @@ async fn the_broker_is_told_only_of_what_the_database_already_says() {
     assert_eq!(outcomes(&settled), expected);
     let seen = seen.lock().unwrap().clone();
     let expected = [
-        "1 applied", "1 parked", "1 rejected", "1 dead", "Ack", "Ack", "Ack", "Ack",
+        "1 applied",
+        "1 parked",
+        "1 rejected",
+        "1 dead",
+        "Ack",
+        "Ack",
+        "Ack",
+        "Ack",
     ];
     assert_eq!(seen, expected);
     worker.close().await.unwrap();
@@ -152,7 +169,9 @@ async fn a_claim_goes_when_its_effects_go() {
              BEGIN SELECT RAISE(ABORT, 'no steps today'); END",
         )
         .await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let outcome = world.run_orders().await;
     assert_eq!(outcome, ["retried (attempt 1, again in 1 s)"]);
     for table in WRITTEN {
@@ -166,15 +185,27 @@ async fn a_claim_goes_when_its_effects_go() {
 #[tokio::test]
 async fn events_of_one_batch_see_what_the_events_before_them_decided() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.publish("order.cancel", of("O1")).await;
     world.publish("order.expire", of("O1")).await;
     assert_eq!(world.run_orders().await, ["applied", "applied", "stale"]);
-    assert_eq!(world.row("SELECT status, version FROM orders").await, "CLOSED 2");
+    assert_eq!(
+        world.row("SELECT status, version FROM orders").await,
+        "CLOSED 2"
+    );
     assert_eq!(world.outbox().await, ["order.created", "order.closed"]);
-    world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
-    world.publish("payment.succeeded", paid("O1", "T2", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T2", 1000))
+        .await;
     assert_eq!(world.run_payments().await, ["applied", "applied"]);
-    assert_eq!(world.row("SELECT status, version FROM orders").await, "CLOSED 4");
+    assert_eq!(
+        world.row("SELECT status, version FROM orders").await,
+        "CLOSED 4"
+    );
     world.relay().await;
 }

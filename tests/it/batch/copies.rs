@@ -10,7 +10,9 @@ use serde_json::json;
 async fn a_copy_in_the_same_batch_is_a_duplicate() {
     let world = World::new().await;
     for _ in 0..3 {
-        world.publish("order.create", create("O1", &[("A", 1)])).await;
+        world
+            .publish("order.create", create("O1", &[("A", 1)]))
+            .await;
     }
     let expected = ["applied", "duplicate (batch)", "duplicate (batch)"];
     assert_eq!(world.run_orders().await, expected);
@@ -21,10 +23,16 @@ async fn a_copy_in_the_same_batch_is_a_duplicate() {
 #[tokio::test]
 async fn a_copy_of_what_is_settled_is_a_duplicate() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     assert_eq!(world.run_orders().await, ["applied"]);
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let expected = ["duplicate (claim)", "duplicate (claim)"];
     assert_eq!(world.run_orders().await, expected);
 }
@@ -32,8 +40,12 @@ async fn a_copy_of_what_is_settled_is_a_duplicate() {
 #[tokio::test]
 async fn other_content_under_the_same_key_is_a_conflict_that_a_person_can_read() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
-    let other = world.publish("order.create", create("O1", &[("A", 2)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    let other = world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
     assert_eq!(world.run_orders().await, ["applied", "conflict"]);
     assert_eq!(world.row("SELECT qty FROM order_line").await, "1");
     let kept = "SELECT role, reason, status, key, raw FROM dead_letter";
@@ -48,10 +60,14 @@ async fn other_content_under_the_same_key_is_a_conflict_that_a_person_can_read()
 async fn what_took_the_key_decides_who_is_the_copy_and_who_the_conflict() {
     for order in [[2, 1], [1, 2]] {
         let world = World::new().await;
-        world.publish("order.create", create("O1", &[("A", 1)])).await;
+        world
+            .publish("order.create", create("O1", &[("A", 1)]))
+            .await;
         assert_eq!(world.run_orders().await, ["applied"]);
         for qty in order {
-            world.publish("order.create", create("O1", &[("A", qty)])).await;
+            world
+                .publish("order.create", create("O1", &[("A", qty)]))
+                .await;
         }
         let expected = order.map(|qty| match qty {
             1 => "duplicate (claim)",
@@ -66,7 +82,9 @@ async fn what_took_the_key_decides_who_is_the_copy_and_who_the_conflict() {
 async fn what_came_first_takes_a_free_key_whatever_follows_in_its_batch() {
     let world = World::new().await;
     for qty in [1, 2, 1, 2] {
-        world.publish("order.create", create("O1", &[("A", qty)])).await;
+        world
+            .publish("order.create", create("O1", &[("A", qty)]))
+            .await;
     }
     let expected = ["applied", "conflict", "duplicate (batch)", "conflict"];
     assert_eq!(world.run_orders().await, expected);
@@ -76,7 +94,9 @@ async fn what_came_first_takes_a_free_key_whatever_follows_in_its_batch() {
 #[tokio::test]
 async fn a_conflict_that_is_delivered_again_is_kept_once() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.run_orders().await;
     for _ in 0..2 {
         world
@@ -95,7 +115,9 @@ async fn a_conflict_that_is_delivered_again_is_kept_once() {
 #[tokio::test]
 async fn a_rejection_is_final_for_its_key() {
     let world = World::new().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.publish("order.expire", of("O1")).await;
     assert_eq!(world.run_orders().await, ["applied", "rejected (not_due)"]);
     world.advance(crate::support::PAY_TIMEOUT);
@@ -110,18 +132,26 @@ async fn a_rejection_is_final_for_its_key() {
 async fn rows_stop_a_copy_whose_claim_is_gone() {
     let world = World::new().await;
     world.stock("A", 5).await;
-    world.publish("order.create", create("O1", &[("A", 2)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
     world.drain().await;
-    world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 2000))
+        .await;
     world.publish("account.credit", credit()).await;
     world.drain().await;
     let before = world.rows(EFFECTS).await;
     world.execute("DELETE FROM idempotent_record").await;
-    world.publish("order.create", create("O1", &[("A", 2)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
     let lines = json!([{"sku_id": "A", "qty": 2}]);
     let created = json!({"order_id": "O1", "user_id": "U-O1", "lines": lines});
     world.publish("order.created", created).await;
-    world.publish("payment.succeeded", paid("O1", "T1", 2000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 2000))
+        .await;
     world.publish("account.credit", credit()).await;
     let seen = world.drain().await;
     let expected = ["order", "payment", "inventory", "account"];
@@ -158,7 +188,11 @@ async fn each_event_of_a_message_has_an_outcome_of_its_own() {
     let settled = world.run(&RoleName::ORDER, world.orders()).await;
     assert_eq!(settled.len(), 1);
     let expected = [
-        "duplicate (claim)", "applied", "conflict", "duplicate (batch)", "applied",
+        "duplicate (claim)",
+        "applied",
+        "conflict",
+        "duplicate (batch)",
+        "applied",
     ];
     assert_eq!(outcomes(&settled), expected);
     let orders = "SELECT order_id, status FROM orders ORDER BY order_id";

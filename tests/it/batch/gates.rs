@@ -14,11 +14,20 @@ use std::time::Duration;
 async fn what_a_gate_knows_never_reaches_the_database() {
     let world = World::new().await;
     let memory = Arc::new(Memory::default());
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let orders = world.orders().with_gates(memory.gates());
-    assert_eq!(outcomes(&world.run(&RoleName::ORDER, orders).await), ["applied"]);
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    assert_eq!(
+        outcomes(&world.run(&RoleName::ORDER, orders).await),
+        ["applied"]
+    );
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let begun = Points::stopping(|point| point == Point::Begun);
     let orders = world.orders().with_gates(memory.gates()).with_points(begun);
     let settled = world.run(&RoleName::ORDER, orders).await;
@@ -30,7 +39,9 @@ async fn a_gate_that_knows_the_key_of_other_content_leaves_the_conflict_to_the_d
     let world = World::new().await;
     let memory = Arc::new(Memory::default());
     for (qty, expected) in [(1, "applied"), (2, "conflict"), (1, "duplicate (gate)")] {
-        world.publish("order.create", create("O1", &[("A", qty)])).await;
+        world
+            .publish("order.create", create("O1", &[("A", qty)]))
+            .await;
         let orders = world.orders().with_gates(memory.gates());
         let settled = world.run(&RoleName::ORDER, orders).await;
         assert_eq!(outcomes(&settled), [expected]);
@@ -54,13 +65,17 @@ async fn story(gates: Vec<Arc<dyn Gate>>, mut between: impl FnMut()) -> Vec<Stri
     };
     world.stock("A", 5).await;
     for _ in 0..2 {
-        world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
+        world
+            .publish("payment.succeeded", paid("O1", "T1", 1000))
+            .await;
         run().await;
         between();
         world.publish("order.ship", of("O1")).await;
         run().await;
         between();
-        world.publish("order.create", create("O1", &[("A", 1)])).await;
+        world
+            .publish("order.create", create("O1", &[("A", 1)]))
+            .await;
         run().await;
         between();
         world.publish("order.cancel", of("O1")).await;
@@ -108,7 +123,9 @@ impl Gate for Witness {
         for (key, fingerprint) in keys {
             let claims = self.store.claims_of(Some(role), key.as_str()).await;
             let claims = claims.unwrap();
-            let claim = claims.iter().find(|claim| claim.fingerprint == *fingerprint);
+            let claim = claims
+                .iter()
+                .find(|claim| claim.fingerprint == *fingerprint);
             let outcome = claim.map_or("nothing", |claim| claim.outcome.as_str());
             self.told.lock().unwrap().push(format!("{key} {outcome}"));
         }
@@ -128,11 +145,17 @@ async fn gates_are_told_after_the_commit_and_only_of_what_is_settled_for_good() 
         store: Arc::clone(&world.store),
         told: Mutex::default(),
     });
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
-    world.publish("order.create", create("O1", &[("A", 2)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
     world.publish("order.expire", of("O1")).await;
     world.publish("order.ship", of("O1")).await;
-    world.publish("order.create", create("O5", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O5", &[("A", 1)]))
+        .await;
     world.publish("order.cancel", of("O9")).await;
     world.publish("order.cancel", of("")).await;
     let mut all = Vec::new();
@@ -167,12 +190,16 @@ async fn a_copy_of_a_parked_event_does_not_make_a_gate_swallow_the_woken_one() {
     let copy = world.run(&RoleName::ORDER, orders()).await;
     assert_eq!(outcomes(&copy), ["duplicate (parked)"]);
     assert_eq!(memory.told(), [""; 0]);
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     world.run(&RoleName::ORDER, orders()).await;
     world.relay().await;
     let woken = world.run(&RoleName::ORDER, orders()).await;
     assert_eq!(outcomes(&woken), ["parked (until order:O1:PAID)"]);
-    world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
     world.run_payments().await;
     world.relay().await;
     let woken = world.run(&RoleName::ORDER, orders()).await;
@@ -184,7 +211,9 @@ async fn a_copy_of_a_parked_event_does_not_make_a_gate_swallow_the_woken_one() {
 async fn a_crash_before_a_gate_is_told_costs_work_only() {
     let world = World::new().await;
     let memory = Arc::new(Memory::default());
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let stopping = Points::stopping(|point| point == Point::Settled);
     let orders = world.orders().with_gates(memory.gates());
     let stopped = world
@@ -193,7 +222,9 @@ async fn a_crash_before_a_gate_is_told_costs_work_only() {
     assert!(stopped.is_err());
     assert_eq!(memory.told(), [""; 0]);
     world.advance(Duration::from_secs(60));
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
     let orders = world.orders().with_gates(memory.gates());
     let settled = world.run(&RoleName::ORDER, orders).await;
     assert_eq!(outcomes(&settled), ["duplicate (claim)"]);

@@ -20,8 +20,12 @@ async fn a_batch_that_lost_a_race_is_decided_again() {
     let world = World::new().await;
     world.stock("A", 10).await;
     world.drain().await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
-    world.publish("order.create", create("O2", &[("A", 2)])).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    world
+        .publish("order.create", create("O2", &[("A", 2)]))
+        .await;
     world.run_orders().await;
     world.relay().await;
     let role = Meddled::new(InventoryRole, "UPDATE stock SET version = version + 1", 2);
@@ -58,9 +62,13 @@ impl Gate for Rival {
 #[tokio::test]
 async fn a_batch_that_lost_a_race_is_decided_from_the_rows_that_the_winner_left() {
     let world = World::new().await;
-    world.publish("order.create", create_worth("O1", 1000)).await;
+    world
+        .publish("order.create", create_worth("O1", 1000))
+        .await;
     world.drain().await;
-    world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
     let role = Meddled::new(payment_role(), "UPDATE orders SET version = version + 1", 1);
     let rival = Rival {
         asked: AtomicU32::new(0),
@@ -91,10 +99,18 @@ async fn is_guarded<R: Role>(world: &World, role: R, sql: &'static str) {
 async fn every_update_is_guarded_by_what_was_read() {
     let world = World::new().await;
     world.stock("A", 10).await;
-    world.publish("order.create", create("O1", &[("A", 1)])).await;
-    world.publish("order.create", create("O2", &[("A", 1)])).await;
-    world.publish("payment.succeeded", paid("O1", "T1", 1000)).await;
-    world.publish("payment.succeeded", paid("O1", "T2", 1000)).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    world
+        .publish("order.create", create("O2", &[("A", 1)]))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
+    world
+        .publish("payment.succeeded", paid("O1", "T2", 1000))
+        .await;
     let credit = |id| json!({"user_id": "U1", "kind": "P", "source_type": "G", "source_id": id, "amount": 5});
     world.publish("account.credit", credit("1")).await;
     world.drain().await;
@@ -102,14 +118,24 @@ async fn every_update_is_guarded_by_what_was_read() {
     let refund_no = world.row(ask).await;
 
     world.publish("order.cancel", of("O2")).await;
-    is_guarded(&world, crate::support::order_role(), "UPDATE orders SET status = 'PAID'").await;
+    is_guarded(
+        &world,
+        crate::support::order_role(),
+        "UPDATE orders SET status = 'PAID'",
+    )
+    .await;
     world.publish("order.ship", of("O1")).await;
     let version = "UPDATE orders SET version = version + 1";
     is_guarded(&world, crate::support::order_role(), version).await;
 
     let surplus = crate::support::and(refunded("O1", &refund_no, 1000), json!({"trade_no": "T2"}));
     world.publish("refund.succeeded", surplus).await;
-    is_guarded(&world, payment_role(), "UPDATE refund SET status = 'FAILED'").await;
+    is_guarded(
+        &world,
+        payment_role(),
+        "UPDATE refund SET status = 'FAILED'",
+    )
+    .await;
 
     let closed = json!({"order_id": "O1", "reason": "test"});
     world.publish("order.closed", closed.clone()).await;
@@ -120,7 +146,12 @@ async fn every_update_is_guarded_by_what_was_read() {
     is_guarded(&world, InventoryRole, version).await;
     let adjust = json!({"adjustment_id": "J1", "sku_id": "A", "change": 1});
     world.publish("stock.adjust", adjust).await;
-    is_guarded(&world, InventoryRole, "UPDATE stock SET version = version + 1").await;
+    is_guarded(
+        &world,
+        InventoryRole,
+        "UPDATE stock SET version = version + 1",
+    )
+    .await;
 
     world.publish("account.credit", credit("2")).await;
     let version = "UPDATE account SET version = version + 1";
@@ -147,7 +178,8 @@ async fn rows_that_somebody_else_inserted_are_a_lost_race() {
     world.publish("order.created", created("O2")).await;
     let reservation = "INSERT INTO reservation VALUES ('O2', 'DEDUCTED', 1, 0, 0)";
     is_guarded(&world, InventoryRole, reservation).await;
-    let credit = json!({"user_id": "U1", "kind": "P", "source_type": "G", "source_id": "1", "amount": 5});
+    let credit =
+        json!({"user_id": "U1", "kind": "P", "source_type": "G", "source_id": "1", "amount": 5});
     world.publish("account.credit", credit).await;
     let flow = "INSERT INTO account_flow VALUES ('U1', 'P', 'G', '1', NULL, NULL, 5, 5, 0)";
     is_guarded(&world, crate::support::account_role(), flow).await;
@@ -163,7 +195,9 @@ async fn one_bad_of_eight(trigger: &str) {
             world.stock(&format!("S{n}"), 5).await;
         }
         world.drain().await;
-        world.execute(&trigger.replace("@bad", &format!("S{bad}"))).await;
+        world
+            .execute(&trigger.replace("@bad", &format!("S{bad}")))
+            .await;
         for n in 0..8 {
             let sku = format!("S{n}");
             let order = create(&format!("O{n}"), &[(&sku, 1)]);
@@ -206,10 +240,14 @@ async fn data_that_the_database_refuses_takes_no_neighbour_along() {
 async fn a_row_that_cannot_be_read_takes_no_neighbour_along() {
     let world = World::new().await;
     for order in ["O1", "O2", "O3"] {
-        world.publish("order.create", create_worth(order, 100)).await;
+        world
+            .publish("order.create", create_worth(order, 100))
+            .await;
     }
     world.drain().await;
-    world.execute("UPDATE orders SET currency = 'florins' WHERE order_id = 'O2'").await;
+    world
+        .execute("UPDATE orders SET currency = 'florins' WHERE order_id = 'O2'")
+        .await;
     for order in ["O1", "O2", "O3"] {
         world.publish("order.cancel", of(order)).await;
     }
