@@ -142,15 +142,16 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
     let demonstrated = demo::demo(&options, progress.as_ref()).await;
     drop(progress);
     let report = match demonstrated {
-        Ok(report) => report,
-        Err(error) if options.dir.join(demo::DATABASE).exists() => {
-            // Something did not work as promised: leave the evidence.
-            let _: PathBuf = scratch.keep();
-            let dir = options.dir.display();
-            let left = format!("the demo did not finish, everything is left in {dir}");
+        // Something did not work as promised: leave the evidence.
+        Err(error) if error.has_evidence() => {
+            let dir = args.keep.unwrap_or_else(|| scratch.keep());
+            let left = format!(
+                "the demo did not finish, everything is left in {}",
+                dir.display()
+            );
             return Err(anyhow::Error::from(error).context(left));
         }
-        Err(error) => return Err(error.into()),
+        other => other?,
     };
     print(&report, format)?;
     if let Some(dir) = args.keep
@@ -177,14 +178,18 @@ async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
     let mut plan = deployment.plan(roles, true);
     plan.relay = !args.no_relay;
     plan.janitor = !args.no_janitor;
+    #[cfg(feature = "testkit")]
+    let plan = crate::testkit::kill::arm(plan, |name| std::env::var(name).ok())
+        .map_err(|error| Usage(error.to_string()))?;
     let stop = CancellationToken::new();
-    tokio::spawn(stop_on_signal(stop.clone()));
+    stop_on_signal(stop.clone());
     serve::serve(deployment, plan, stop).await?;
     Ok(0)
 }
 
-/// The first signal asks for a stop, the second does not wait for it.
-async fn stop_on_signal(stop: CancellationToken) {
+/// The first signal asks for a stop, the second does not wait for it. Signals are caught from the
+/// moment that this returns.
+fn stop_on_signal(stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
 
     let (Ok(mut terminate), Ok(mut interrupt)) = (
@@ -194,20 +199,22 @@ async fn stop_on_signal(stop: CancellationToken) {
         tracing::warn!("signals cannot be handled, a stop will be a kill");
         return;
     };
-    let mut signals = 0;
-    loop {
-        let code = tokio::select! {
-            _ = terminate.recv() => 143,
-            _ = interrupt.recv() => 130,
-        };
-        signals += 1;
-        if signals > 1 {
-            tracing::warn!("aborted; what was in hand is delivered again");
-            std::process::exit(code);
+    tokio::spawn(async move {
+        let mut signals = 0;
+        loop {
+            let code = tokio::select! {
+                _ = terminate.recv() => 143,
+                _ = interrupt.recv() => 130,
+            };
+            signals += 1;
+            if signals > 1 {
+                tracing::warn!("aborted; what was in hand is delivered again");
+                std::process::exit(code);
+            }
+            tracing::info!("stopping once the work in hand is done, a second signal aborts");
+            stop.cancel();
         }
-        tracing::info!("stopping once the work in hand is done, a second signal aborts");
-        stop.cancel();
-    }
+    });
 }
 
 /// Opens a file, or standard input for `-`.

@@ -111,6 +111,8 @@ pub enum Layer {
     Gate,
     /// The claim row was there.
     Claim,
+    /// The claim row was there, and its event is parked: nothing is settled for good yet.
+    Parked,
     /// The claim row was gone, but a flow or a status showed it.
     Flow,
 }

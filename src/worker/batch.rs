@@ -417,12 +417,22 @@ impl<R: Role> Processor<R> {
         self.ask(&mut work).await;
         self.points.pass(Point::Asked)?;
         if !work.is_settled() {
-            let mut tx = self.store.begin().await?;
+            let mut tx = self.begin().await?;
             self.transact(&mut *tx, &mut work).await?;
             tx.commit().await?;
             self.points.pass(Point::Committed)?;
         }
         Ok(work.outcomes_by_unit())
+    }
+
+    /// A transaction, in which nothing has met anything yet: if there is none to be had, no delivery
+    /// is to blame.
+    async fn begin(&self) -> Result<Box<dyn Tx>> {
+        let begun = self.store.begin().await;
+        Ok(begun.map_err(|error| match error {
+            store::Error::Conflict(what) => store::Error::Unavailable(what),
+            error => error,
+        })?)
     }
 
     /// What happens between begin and commit: steps 4 to 7.
@@ -544,10 +554,12 @@ impl<R: Role> Processor<R> {
                     emits,
                     reached,
                 } => {
-                    let cause = fresh.unit;
-                    let emits = emits.into_iter();
-                    let rows = emits.map(|event| self.outbox_row(now, cause, key, event));
-                    effects.outbox.extend(rows);
+                    let before = effects.outbox.len();
+                    for event in emits {
+                        let siblings = &effects.outbox[before..];
+                        let row = self.outbox_row(now, fresh.unit, key, event, siblings);
+                        effects.outbox.push(row);
+                    }
                     effects.reached.extend(reached);
                     match (Outcome::from(verdict), &fresh.prior) {
                         // A copy of what waits already.
@@ -557,11 +569,12 @@ impl<R: Role> Processor<R> {
                                 awaits,
                                 woken: false,
                             },
-                        ) if token == *awaits => Outcome::Duplicate(Layer::Claim),
+                        ) if token == *awaits => Outcome::Duplicate(Layer::Parked),
                         (outcome, _) => outcome,
                     }
                 }
                 Ruling::Failed(problem) => {
+                    let problem = shorten(problem);
                     let outcome = self.failed(fresh.unit.delivery);
                     tracing::warn!(role = %self.name, %key, problem, %outcome, "an event failed");
                     effects.problems.push((fresh.member, problem));
@@ -579,10 +592,16 @@ impl<R: Role> Processor<R> {
         cause: &Unit<'_, R::Event>,
         key: &Key,
         event: Outgoing,
+        siblings: &[NewOutbox],
     ) -> NewOutbox {
         let content = cause.content.as_ref().ok();
-        // The same cause always gives the same id.
-        let message_id = format!("{}:{key}>{}", self.name, event.event_type);
+        // The same cause always gives the same ids: those of one type are numbered from the second on.
+        let mut message_id = format!("{}:{key}>{}", self.name, event.event_type);
+        let of_type = |sibling: &&NewOutbox| sibling.event_type == event.event_type;
+        let older = siblings.iter().filter(of_type).count();
+        if older > 0 {
+            message_id = format!("{message_id}/{}", older + 1);
+        }
         let meta = Meta {
             id: &message_id,
             source: &format!("orderonce/{}", self.name),
@@ -634,10 +653,11 @@ impl<R: Role> Processor<R> {
     /// A delivery that cannot be decided, alone as it is: again later, or to the dead letters.
     async fn fail(&self, unit: &Unit<'_, R::Event>, error: &store::Error) -> Result<Vec<Outcome>> {
         let outcome = self.failed(unit.delivery);
+        let error = shorten(error.to_string());
         tracing::warn!(
             role = %self.name,
             message_id = unit.message_id(),
-            %error,
+            error,
             %outcome,
             "a delivery failed"
         );
@@ -649,7 +669,7 @@ impl<R: Role> Processor<R> {
                 message_id: unit.message_id(),
                 key: unit.items().first().map(|item| &item.key),
                 reason,
-                detail: &error.to_string(),
+                detail: &error,
                 raw: &unit.delivery.message,
                 headers: &unit.delivery.headers,
                 deliveries: unit.delivery.deliveries,
@@ -695,6 +715,16 @@ impl<R: Role> Processor<R> {
 
 /// The header of a message that an operator has decided anew: an [`Anew`](crate::domain::Anew).
 pub const ANEW: &str = "orderonce-anew";
+
+/// The beginning of an account of a failure: a person reads it, and it must not be what fails next.
+fn shorten(mut text: String) -> String {
+    const CHARS: usize = 2000;
+    if let Some((end, _)) = text.char_indices().nth(CHARS) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}
 
 /// Whether an error may be due to what one delivery holds.
 fn is_to_blame(error: &store::Error) -> bool {
@@ -894,15 +924,24 @@ impl<'b, E> Books<'b, E> {
     ) {
         let key = &fresh.item.key;
         match outcome {
-            Outcome::Duplicate(Layer::Claim) => return,
-            // Nothing of it was done, so the key must not say that it was.
-            Outcome::Conflict if fresh.prior == Prior::Fresh => {
-                self.unclaimed.push(key);
-                return;
-            }
-            Outcome::Retried { .. } | Outcome::Dead(_) => {
-                if fresh.prior == Prior::Fresh {
-                    self.unclaimed.push(key);
+            Outcome::Duplicate(Layer::Parked) => return,
+            Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
+                // Nothing of it was done, so the key must not say that it was.
+                match fresh.prior {
+                    Prior::Fresh => self.unclaimed.push(key),
+                    Prior::Parked { .. } if !matches!(outcome, Outcome::Retried { .. }) => {
+                        self.conclusions.push(Conclusion {
+                            key,
+                            from: fresh.prior.outcome(),
+                            to: "dead",
+                            detail: Some(Cow::Borrowed(match outcome {
+                                Outcome::Dead(reason) => reason.into(),
+                                _ => DeadReason::Conflict.into(),
+                            })),
+                        });
+                        self.unparked.push(key);
+                    }
+                    Prior::Parked { .. } | Prior::Dead => {}
                 }
                 if let Outcome::Dead(reason) = outcome {
                     let mut problems = effects.problems.iter();
@@ -923,7 +962,9 @@ impl<'b, E> Books<'b, E> {
             | Outcome::Stale
             | Outcome::Rejected(_) => {}
         }
-        if outcome.name() != fresh.prior.outcome() {
+        // One that is parked again waits for another token, and its claim says so.
+        let again = matches!(fresh.prior, Prior::Parked { .. });
+        if again || outcome.name() != fresh.prior.outcome() {
             self.conclusions.push(Conclusion {
                 key,
                 from: fresh.prior.outcome(),

@@ -11,7 +11,7 @@ use crate::store::{self, Tx};
 use async_trait::async_trait;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::HashMap;
+use std::collections::VecDeque;
 
 /// A function that handles one event at a time.
 #[async_trait]
@@ -76,7 +76,8 @@ pub struct Typed<E> {
 #[async_trait]
 impl<H: Handler> Role for HandlerRole<H> {
     type Event = Typed<H::Event>;
-    type Rows = HashMap<Key, Ruling>;
+    /// What the handler said of each event, in the order in which they are decided.
+    type Rows = VecDeque<Ruling>;
 
     fn name(&self) -> RoleName {
         self.name.clone()
@@ -116,7 +117,7 @@ impl<H: Handler> Role for HandlerRole<H> {
 
     /// Calls the handler for each event, in order.
     async fn load(&self, tx: &mut dyn Tx, events: &[&Self::Event]) -> store::Result<Self::Rows> {
-        let mut rulings = HashMap::with_capacity(events.len());
+        let mut rulings = VecDeque::with_capacity(events.len());
         for event in events {
             tx.savepoint().await?;
             let ruling = match self.handler.handle(tx, &event.event).await {
@@ -134,7 +135,7 @@ impl<H: Handler> Role for HandlerRole<H> {
                 }
                 Err(Failure::Store(error)) => return Err(error),
             };
-            rulings.insert(event.key.clone(), ruling);
+            rulings.push_back(ruling);
         }
         Ok(rulings)
     }
@@ -143,10 +144,10 @@ impl<H: Handler> Role for HandlerRole<H> {
         &self,
         rows: &mut Self::Rows,
         _event: &Self::Event,
-        key: &Key,
+        _key: &Key,
         _now: Timestamp,
     ) -> Ruling {
-        rows.remove(key)
+        rows.pop_front()
             .unwrap_or_else(|| Ruling::Failed("the handler was not called".to_owned()))
     }
 

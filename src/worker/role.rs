@@ -33,7 +33,7 @@ pub trait Role: Send + Sync + 'static {
     fn subject<'e>(&self, event: &'e Self::Event) -> &'e str;
 
     /// Loads all rows that the events touch, with one statement per table, locked in the order of
-    /// their keys.
+    /// their keys. The events are then decided in the order in which they stand here.
     ///
     /// # Errors
     /// [`store::Error`].

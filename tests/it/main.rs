@@ -1,9 +1,35 @@
 //! Integration tests: one binary, a module for each subject.
 
 #[cfg(test)]
+mod batch;
+#[cfg(test)]
 mod broker;
+#[cfg(test)]
+mod cases;
 mod cli;
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod day;
+#[cfg(test)]
+mod demo;
+#[cfg(test)]
+mod handler;
+#[cfg(test)]
+mod janitor;
+#[cfg(test)]
+mod parking;
 #[cfg(test)]
 mod reconcile;
 #[cfg(test)]
+mod relay;
+#[cfg(test)]
+mod schedules;
+#[cfg(test)]
+mod serve;
+#[cfg(test)]
+mod site;
+#[cfg(test)]
 mod store;
+#[cfg(test)]
+mod support;
