@@ -803,7 +803,8 @@ async fn what_waits_is_listed_with_what_it_waits_for() {
         .expect(0);
     desk.settle().await;
     let said = desk.run("parked list").expect(0);
-    said.tells("alipay/O9/SUCCEEDED/T9/payment.succeeded").tells("order:O9:WAIT_PAY");
+    said.tells("alipay/O9/SUCCEEDED/T9/payment.succeeded")
+        .tells("order:O9:WAIT_PAY");
     let json = desk
         .run("--report json parked list --about O9")
         .expect(0)
