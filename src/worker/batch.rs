@@ -192,7 +192,14 @@ pub struct ItemOutcome {
 /// A delivery with its events. All of them are decided in one transaction.
 struct Unit<'d, E> {
     delivery: &'d Delivery,
-    content: Result<Content<Item<E>>, Malformed>,
+    content: Result<Content<Item<E>>, Unreadable>,
+}
+
+/// A message that its role cannot read.
+struct Unreadable {
+    /// Its id, if its envelope could be read.
+    message_id: Option<String>,
+    malformed: Malformed,
 }
 
 /// What a message says: its events, without and later with their keys.
@@ -216,8 +223,10 @@ impl<E> Unit<'_, E> {
     }
 
     fn message_id(&self) -> Option<&str> {
-        let content = self.content.as_ref().ok()?;
-        Some(&content.message_id)
+        match &self.content {
+            Ok(content) => Some(&content.message_id),
+            Err(unreadable) => unreadable.message_id.as_deref(),
+        }
     }
 
     /// The message as text; it was read, so it is UTF-8.
@@ -441,10 +450,18 @@ impl<R: Role> Processor<R> {
     }
 
     /// Step 1: bytes to events.
-    fn decode(&self, delivery: &Delivery) -> Result<Content<R::Event>, Malformed> {
-        let envelope = Envelope::parse(&delivery.message, &self.settings.limits)?;
+    fn decode(&self, delivery: &Delivery) -> Result<Content<R::Event>, Unreadable> {
+        let envelope = Envelope::parse(&delivery.message, &self.settings.limits);
+        let envelope = envelope.map_err(|malformed| Unreadable {
+            message_id: None,
+            malformed,
+        })?;
+        let items = self.role.decode(&envelope);
         Ok(Content {
-            items: self.role.decode(&envelope)?,
+            items: items.map_err(|malformed| Unreadable {
+                message_id: Some(envelope.id.to_string()),
+                malformed,
+            })?,
             message_id: envelope.id.into_owned(),
             event_type: envelope.event_type.into_owned(),
             traceparent: envelope.traceparent.map(Cow::into_owned),
@@ -455,7 +472,7 @@ impl<R: Role> Processor<R> {
     fn key<'d>(
         &self,
         delivery: &'d Delivery,
-        content: Result<Content<R::Event>, Malformed>,
+        content: Result<Content<R::Event>, Unreadable>,
     ) -> Unit<'d, R::Event> {
         let anew = delivery
             .headers
@@ -822,7 +839,7 @@ impl<'w, E> Work<'w, E> {
                     .map(|outcome| outcome.unwrap_or(Outcome::Conflict))
                     .collect()
             }
-            Err(malformed) => vec![Outcome::Dead(dead_reason(malformed))],
+            Err(unreadable) => vec![Outcome::Dead(dead_reason(&unreadable.malformed))],
         };
         self.units.iter().map(of_unit).collect()
     }
@@ -870,7 +887,7 @@ impl<'b, E> Books<'b, E> {
             dead: Vec::new(),
         };
         for unit in work.units {
-            if let Err(malformed) = &unit.content {
+            if let Err(Unreadable { malformed, .. }) = &unit.content {
                 books.dead.push(Dead {
                     unit,
                     key: None,
@@ -984,11 +1001,8 @@ fn detail(outcome: &Outcome) -> Option<Cow<'static, str>> {
         Outcome::Rejected(rejection) => Some(Cow::Borrowed(rejection.into())),
         Outcome::Duplicate(layer) => Some(Cow::Borrowed(layer.into())),
         Outcome::Parked(token) => Some(Cow::Owned(token.as_str().to_owned())),
-        Outcome::Applied
-        | Outcome::Conflict
-        | Outcome::Stale
-        | Outcome::Retried { .. }
-        | Outcome::Dead(_) => None,
+        Outcome::Dead(reason) => Some(Cow::Borrowed(reason.into())),
+        Outcome::Applied | Outcome::Conflict | Outcome::Stale | Outcome::Retried { .. } => None,
     }
 }
 
