@@ -278,7 +278,7 @@ async fn a_payment_before_its_order_waits_for_it_and_raises_an_alarm_if_it_never
     let letter = "SELECT reason, key FROM dead_letter";
     assert_eq!(
         world.row(letter).await,
-        "parked_too_long ali/O8/SUCCEEDED/T8"
+        "parked_too_long ali/O8/SUCCEEDED/T8/payment.succeeded"
     );
     world.adds_up().await;
 }
