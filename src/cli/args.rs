@@ -240,7 +240,7 @@ pub enum DeadCommand {
                   \x20 orderonce dead replay 7 --dry-run\n\
                   \x20 orderonce dead replay 7 8 9 --reason 'the catalogue was mended'\n\
                   \x20 orderonce dead replay 7 --as-new --actor ann --reason 'the second message was right'\n\
-                  \x20 orderonce dead replay --rejected inventory:adjust/J1 --as-new --actor ann --reason 'counted again'\n\
+                  \x20 orderonce dead replay --rejected inventory:J1/adjust --as-new --actor ann --reason 'counted again'\n\
                   \n\
                   A replayed message goes back to its role, so `orderonce serve` must run for it to be decided.")]
     Replay(DeadReplay),

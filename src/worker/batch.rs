@@ -192,7 +192,14 @@ pub struct ItemOutcome {
 /// A delivery with its events. All of them are decided in one transaction.
 struct Unit<'d, E> {
     delivery: &'d Delivery,
-    content: Result<Content<Item<E>>, Malformed>,
+    content: Result<Content<Item<E>>, Unreadable>,
+}
+
+/// A message that its role cannot read.
+struct Unreadable {
+    /// Its id, if its envelope could be read.
+    message_id: Option<String>,
+    malformed: Malformed,
 }
 
 /// What a message says: its events, without and later with their keys.
@@ -216,8 +223,10 @@ impl<E> Unit<'_, E> {
     }
 
     fn message_id(&self) -> Option<&str> {
-        let content = self.content.as_ref().ok()?;
-        Some(&content.message_id)
+        match &self.content {
+            Ok(content) => Some(&content.message_id),
+            Err(unreadable) => unreadable.message_id.as_deref(),
+        }
     }
 
     /// The message as text; it was read, so it is UTF-8.
@@ -432,10 +441,18 @@ impl<R: Role> Processor<R> {
     }
 
     /// Step 1: bytes to events.
-    fn decode(&self, delivery: &Delivery) -> Result<Content<R::Event>, Malformed> {
-        let envelope = Envelope::parse(&delivery.message, &self.settings.limits)?;
+    fn decode(&self, delivery: &Delivery) -> Result<Content<R::Event>, Unreadable> {
+        let envelope = Envelope::parse(&delivery.message, &self.settings.limits);
+        let envelope = envelope.map_err(|malformed| Unreadable {
+            message_id: None,
+            malformed,
+        })?;
+        let items = self.role.decode(&envelope);
         Ok(Content {
-            items: self.role.decode(&envelope)?,
+            items: items.map_err(|malformed| Unreadable {
+                message_id: Some(envelope.id.to_string()),
+                malformed,
+            })?,
             message_id: envelope.id.into_owned(),
             event_type: envelope.event_type.into_owned(),
             traceparent: envelope.traceparent.map(Cow::into_owned),
@@ -446,7 +463,7 @@ impl<R: Role> Processor<R> {
     fn key<'d>(
         &self,
         delivery: &'d Delivery,
-        content: Result<Content<R::Event>, Malformed>,
+        content: Result<Content<R::Event>, Unreadable>,
     ) -> Unit<'d, R::Event> {
         let anew = delivery
             .headers
@@ -813,7 +830,7 @@ impl<'w, E> Work<'w, E> {
                     .map(|outcome| outcome.unwrap_or(Outcome::Conflict))
                     .collect()
             }
-            Err(malformed) => vec![Outcome::Dead(dead_reason(malformed))],
+            Err(unreadable) => vec![Outcome::Dead(dead_reason(&unreadable.malformed))],
         };
         self.units.iter().map(of_unit).collect()
     }
@@ -861,7 +878,7 @@ impl<'b, E> Books<'b, E> {
             dead: Vec::new(),
         };
         for unit in work.units {
-            if let Err(malformed) = &unit.content {
+            if let Err(Unreadable { malformed, .. }) = &unit.content {
                 books.dead.push(Dead {
                     unit,
                     key: None,
@@ -898,34 +915,23 @@ impl<'b, E> Books<'b, E> {
         let key = &fresh.item.key;
         match outcome {
             Outcome::Duplicate(Layer::Parked) => return,
-            Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
-                // Nothing of it was done, so the key must not say that it was.
-                match fresh.prior {
-                    Prior::Fresh => self.unclaimed.push(key),
-                    Prior::Parked { .. } if !matches!(outcome, Outcome::Retried { .. }) => {
-                        self.conclusions.push(Conclusion {
-                            key,
-                            from: fresh.prior.outcome(),
-                            to: "dead",
-                            detail: Some(Cow::Borrowed(match outcome {
-                                Outcome::Dead(reason) => reason.into(),
-                                _ => DeadReason::Conflict.into(),
-                            })),
-                        });
-                        self.unparked.push(key);
-                    }
-                    Prior::Parked { .. } | Prior::Dead => {}
+            Outcome::Retried { .. } => {
+                if fresh.prior == Prior::Fresh {
+                    self.unclaimed.push(key);
                 }
-                if let Outcome::Dead(reason) = outcome {
-                    let mut problems = effects.problems.iter();
-                    let problem = problems.find(|(member, _)| *member == fresh.member);
-                    self.dead.push(Dead {
-                        unit: fresh.unit,
-                        key: Some(key),
-                        reason: *reason,
-                        detail: problem.map_or("", |(_, problem)| problem).into(),
-                    });
-                }
+                return;
+            }
+            Outcome::Conflict => return self.give_up(fresh, DeadReason::Conflict),
+            Outcome::Dead(reason) => {
+                self.give_up(fresh, *reason);
+                let mut problems = effects.problems.iter();
+                let problem = problems.find(|(member, _)| *member == fresh.member);
+                self.dead.push(Dead {
+                    unit: fresh.unit,
+                    key: Some(key),
+                    reason: *reason,
+                    detail: problem.map_or("", |(_, problem)| problem).into(),
+                });
                 return;
             }
             Outcome::Applied
@@ -961,6 +967,24 @@ impl<'b, E> Books<'b, E> {
             self.unparked.push(key);
         }
     }
+
+    /// Nothing of the event was done, so the key must not say that it was, and nothing is waited for.
+    fn give_up(&mut self, fresh: &'b Fresh<'_, E>, reason: DeadReason) {
+        let key = &fresh.item.key;
+        match fresh.prior {
+            Prior::Fresh => self.unclaimed.push(key),
+            Prior::Parked { .. } => {
+                self.conclusions.push(Conclusion {
+                    key,
+                    from: fresh.prior.outcome(),
+                    to: "dead",
+                    detail: Some(Cow::Borrowed(reason.into())),
+                });
+                self.unparked.push(key);
+            }
+            Prior::Dead => {}
+        }
+    }
 }
 
 fn detail(outcome: &Outcome) -> Option<Cow<'static, str>> {
@@ -968,11 +992,8 @@ fn detail(outcome: &Outcome) -> Option<Cow<'static, str>> {
         Outcome::Rejected(rejection) => Some(Cow::Borrowed(rejection.into())),
         Outcome::Duplicate(layer) => Some(Cow::Borrowed(layer.into())),
         Outcome::Parked(token) => Some(Cow::Owned(token.as_str().to_owned())),
-        Outcome::Applied
-        | Outcome::Conflict
-        | Outcome::Stale
-        | Outcome::Retried { .. }
-        | Outcome::Dead(_) => None,
+        Outcome::Dead(reason) => Some(Cow::Borrowed(reason.into())),
+        Outcome::Applied | Outcome::Conflict | Outcome::Stale | Outcome::Retried { .. } => None,
     }
 }
 

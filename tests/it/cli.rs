@@ -771,7 +771,7 @@ async fn the_life_of_an_order_is_explained_by_its_id_and_by_its_keys() {
     assert!(said.out.ends_with('\n'));
     let said = said.tells("order O1 of user U1: PAID, version 3\n");
     let said = said.tells("total 10.00 GBP, paid 10.00 GBP, refunded 0.00 GBP, stock DEDUCTED");
-    said.tells("payment alipay/O1/SUCCEEDED/T1: applied")
+    said.tells("payment alipay/O1/SUCCEEDED/T1/payment.succeeded: applied")
         .tells("[message create-O1]");
     for key in [
         "O1/order.create",
@@ -781,9 +781,9 @@ async fn the_life_of_an_order_is_explained_by_its_id_and_by_its_keys() {
         let said = desk.run(&format!("explain {key}")).expect(0);
         assert!(said.out.contains("\n* "), "{said:?}");
     }
-    desk.run("explain adjust/J1")
+    desk.run("explain J1/adjust")
         .expect(0)
-        .tells("inventory adjust/J1: applied");
+        .tells("inventory J1/adjust: applied");
     let json = desk.run("--report json explain O1").expect(0).json();
     assert_eq!(json["order"]["status"], "PAID");
     assert!(json["entries"].as_array().unwrap().len() > 5);
@@ -803,7 +803,7 @@ async fn what_waits_is_listed_with_what_it_waits_for() {
         .expect(0);
     desk.settle().await;
     let said = desk.run("parked list").expect(0);
-    said.tells("alipay/O9/SUCCEEDED/T9")
+    said.tells("alipay/O9/SUCCEEDED/T9/payment.succeeded")
         .tells("order:O9:WAIT_PAY");
     let json = desk
         .run("--report json parked list --about O9")
@@ -941,7 +941,7 @@ async fn a_conflict_is_decided_anew_by_a_person_with_a_reason() {
     let said = desk.run_args(&args).expect(0);
     assert_eq!(
         said.out,
-        "dead letter 3, inventory:adjust/J1 would be applied\n"
+        "dead letter 3, inventory:J1/adjust would be applied\n"
     );
     let args = [&["dead", "replay", "3"][..], &AS_NEW].concat();
     desk.run_args(&args).expect(0);
@@ -965,7 +965,7 @@ async fn a_rejection_is_decided_anew_as_often_as_a_person_asks_for_it() {
         desk.settle().await;
     };
     serve(&take("take", -7)).await;
-    let rejected = "inventory:adjust/take";
+    let rejected = "inventory:take/adjust";
     let replay = |more: &[&str]| {
         let args = [
             &["dead", "replay", "--rejected", rejected][..],
@@ -979,7 +979,7 @@ async fn a_rejection_is_decided_anew_as_often_as_a_person_asks_for_it() {
     let said = replay(&["--dry-run"]).expect(0);
     assert_eq!(
         said.out,
-        "inventory:adjust/take would be rejected (insufficient_stock)\n"
+        "inventory:take/adjust would be rejected (insufficient_stock)\n"
     );
     assert_eq!(desk.count(letters).await, 0, "a dry run writes nothing");
 
@@ -990,7 +990,7 @@ async fn a_rejection_is_decided_anew_as_often_as_a_person_asks_for_it() {
         }
         replay(&[])
             .expect(0)
-            .tells("inventory:adjust/take was replayed\n");
+            .tells("inventory:take/adjust was replayed\n");
         desk.settle().await;
     }
     assert_eq!(desk.count("SELECT available FROM stock").await, 0);
@@ -1005,7 +1005,7 @@ async fn a_rejection_is_decided_anew_as_often_as_a_person_asks_for_it() {
     let said = replay(&["--dry-run"]).expect(0);
     assert_eq!(
         said.out,
-        "inventory:adjust/take would be duplicate (flow)\n"
+        "inventory:take/adjust would be duplicate (flow)\n"
     );
     desk.run("reconcile").expect(0);
 

@@ -98,6 +98,7 @@ async fn what_is_settled_names_message_key_and_outcome() {
     world
         .publish("order.create", create("O1", &[("A", 1)]))
         .await;
+    world.publish("order.ship", json!({})).await;
     world
         .publish_to(&RoleName::ORDER, b"?", Default::default())
         .await;
@@ -110,6 +111,7 @@ async fn what_is_settled_names_message_key_and_outcome() {
     let lines: Vec<String> = settled.iter().map(line).collect();
     let expected = [
         r#"Some("m1") Some("O1/order.create") applied"#,
+        r#"Some("m2") None dead"#,
         "None None dead",
     ];
     assert_eq!(lines, expected);
