@@ -417,21 +417,12 @@ impl<R: Role> Processor<R> {
         self.ask(&mut work).await;
         self.points.pass(Point::Asked)?;
         if !work.is_settled() {
-            let mut tx = self.begin().await?;
+            let mut tx = self.store.begin().await?;
             self.transact(&mut *tx, &mut work).await?;
             tx.commit().await?;
             self.points.pass(Point::Committed)?;
         }
         Ok(work.outcomes_by_unit())
-    }
-
-    /// A transaction, in which nothing has met anything yet: if there is none to be had, no delivery
-    /// is to blame.
-    async fn begin(&self) -> Result<Box<dyn Tx>> {
-        match self.store.begin().await {
-            Err(store::Error::Conflict(what)) => Err(store::Error::Unavailable(what).into()),
-            begun => Ok(begun?),
-        }
     }
 
     /// What happens between begin and commit: steps 4 to 7.

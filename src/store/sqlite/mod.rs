@@ -69,8 +69,9 @@ impl Store for SqliteStore {
 /// A lock that was waited for in vain says nothing of the data that was to be written: it costs time
 /// and no attempt, as if the database were away.
 fn as_locked(error: Error) -> Error {
-    match error {
-        Error::Conflict(busy) => Error::Unavailable(busy),
-        other => other,
+    if let Error::Conflict(busy) = error {
+        Error::Unavailable(busy)
+    } else {
+        error
     }
 }

@@ -3,6 +3,7 @@
 use crate::support::{World, and, create, create_worth, of, paid};
 use orderonce::broker::Headers;
 use orderonce::domain::RoleName;
+use orderonce::store::WOKEN;
 use serde_json::json;
 use std::time::Duration;
 
@@ -60,7 +61,9 @@ async fn a_woken_event_comes_with_the_bytes_and_headers_that_it_was_parked_with(
     let mut worker = world.worker(&RoleName::PAYMENT, world.payments()).await;
     let woken = worker.receive().await.unwrap();
     assert_eq!(woken[0].message, message.as_bytes());
-    assert_eq!(woken[0].headers, headers);
+    let mut and_why = headers;
+    and_why.insert(WOKEN.to_owned(), "true".to_owned());
+    assert_eq!(woken[0].headers, and_why);
     worker.close().await.unwrap();
 }
 
