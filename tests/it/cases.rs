@@ -632,11 +632,11 @@ async fn whether_a_message_was_delivered_before_does_not_say_whether_it_was_hand
     assert!(matches!(died, Err(Error::Stopped(Point::Written))));
     world.advance(crate::support::LEASE);
     let mut worker = world.worker(&RoleName::ORDER, world.orders()).await;
-    let again = worker.receive().await.unwrap();
+    let again = crate::support::received(&mut worker).await;
     assert_eq!(again[0].deliveries, 2);
     assert_eq!(outcomes(&worker.handle(&again).await.unwrap()), ["applied"]);
     world.publish("order.create", create_worth("O1", 100)).await;
-    let first = worker.receive().await.unwrap();
+    let first = crate::support::received(&mut worker).await;
     assert_eq!(first[0].deliveries, 1);
     let settled = worker.handle(&first).await.unwrap();
     assert_eq!(outcomes(&settled), ["duplicate (claim)"]);

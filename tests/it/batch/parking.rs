@@ -58,7 +58,7 @@ async fn a_woken_event_comes_with_the_bytes_and_headers_that_it_was_parked_with(
     world.run_orders().await;
     world.relay().await;
     let mut worker = world.worker(&RoleName::PAYMENT, world.payments()).await;
-    let woken = worker.receive().await.unwrap();
+    let woken = crate::support::received(&mut worker).await;
     assert_eq!(woken[0].message, message.as_bytes());
     assert_eq!(woken[0].headers, headers);
     worker.close().await.unwrap();
