@@ -54,6 +54,8 @@ where
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // It would tell standard error that standard error cannot be written, and panic.
+        .log_internal_errors(false)
         .with_writer(writer);
     Ok(match log.format {
         LogFormat::Pretty => Box::new(builder.compact().with_ansi(colours).finish()),

@@ -99,7 +99,6 @@ CREATE TABLE deduction_flow (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX deduction_flow_order ON deduction_flow (order_id) WHERE order_id IS NOT NULL;
-CREATE INDEX deduction_flow_sku ON deduction_flow (sku_id);
 
 CREATE TABLE account (
     user_id     TEXT    NOT NULL,
@@ -153,7 +152,7 @@ CREATE TABLE parked_event (
     event_type  TEXT    NOT NULL,
     subject     TEXT    NOT NULL,
     message     TEXT    NOT NULL,
-    headers     TEXT    NOT NULL,
+    headers     TEXT    NOT NULL DEFAULT '{}',
     parked_at   INTEGER NOT NULL,
     deadline    INTEGER NOT NULL,
     woken_at    INTEGER,
@@ -170,7 +169,7 @@ CREATE TABLE outbox (
     addressee   TEXT,
     event_type  TEXT    NOT NULL,
     message_id  TEXT    NOT NULL,
-    headers     TEXT    NOT NULL,
+    headers     TEXT    NOT NULL DEFAULT '{}',
     message     BLOB    NOT NULL,
     created_at  INTEGER NOT NULL,
     retry_at    INTEGER NOT NULL DEFAULT 0,

@@ -1,9 +1,11 @@
 //! Everything about commands and flags in one place.
 
-use crate::domain::RoleName;
+use crate::domain::{DeadReason, RoleName};
 use crate::store::DeadStatus;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use strum::VariantNames;
 
 /// An order processor for message queues that deliver at least once: every effect happens once.
 ///
@@ -49,21 +51,67 @@ pub enum Format {
 pub enum Command {
     /// Run a real shop's day with duplicates, overtaking and kills, and prove that every effect
     /// happened once
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce demo\n\
+                  \x20 orderonce demo --duplicates 0.9 --kills 20 --seed 42\n\
+                  \x20 orderonce demo --keep day\n\
+                  \x20 orderonce --store sqlite://day/orderonce.db explain 536365\n\
+                  \n\
+                  Nothing outside a temporary directory, or that of --keep, is touched.")]
     Demo(Demo),
     /// Run roles, relay and janitor until told to stop (SIGTERM or SIGINT; a second one aborts)
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce migrate && orderonce serve\n\
+                  \x20 orderonce serve --role payment --no-relay --no-janitor\n\
+                  \n\
+                  The database must be there: `orderonce migrate` creates it. The log goes to standard error.")]
     Serve(Serve),
     /// Create the database, or bring its schema up to date
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce migrate\n\
+                  \x20 orderonce --store sqlite:///var/lib/shop/orderonce.db migrate\n\
+                  \n\
+                  A second run changes nothing.")]
     Migrate,
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Publish the events of another system's file
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce import --format online-retail day.csv --opening-stock 1000\n\
+                  \x20 xz -dc online-retail.csv.xz | orderonce import --format online-retail -\n\
+                  \n\
+                  The file needs the columns InvoiceNo, StockCode, Quantity, InvoiceDate, UnitPrice and CustomerID.\n\
+                  A second import of the same file publishes duplicates, which have no effect. Lines that cannot be\n\
+                  used are listed with their reason, the rest is published, and the exit code is 1.")]
     Import(Import),
     /// Publish messages from a file, one CloudEvents envelope in JSON a line
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce send messages.jsonl\n\
+                  \x20 generate-messages | orderonce send -\n\
+                  \n\
+                  A line is a message, such as\n\
+                  \x20 {\"specversion\":\"1.0\",\"id\":\"m-1\",\"source\":\"shop\",\"type\":\"order.cancel\",\n\
+                  \x20 \"subject\":\"O1\",\"data\":{\"order_id\":\"O1\"}}\n\
+                  in one line. A line that is none, or whose type no role consumes, is listed with its reason,\n\
+                  the rest is sent, and the exit code is 1.")]
     Send(Send),
     /// Recompute everything from the flows and compare; exits with 1 if anything differs
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce reconcile\n\
+                  \x20 orderonce --report json reconcile --limit 10\n\
+                  \n\
+                  Nothing is changed, and workers may run meanwhile. Every difference is listed with both figures and\n\
+                  with where to look.")]
     Reconcile(Reconcile),
     /// Tell the whole life of an order or a key
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce explain 536365\n\
+                  \x20 orderonce explain order:536365/order.create\n\
+                  \x20 orderonce explain 536365/order.create\n\
+                  \n\
+                  Everything that is known is listed with its time: outcomes, transitions, payments, refunds, flows,\n\
+                  parked events, dead letters, and what waits to be published.")]
     Explain(Explain),
     /// Look at, replay or discard messages that could not be processed
     #[command(subcommand)]
@@ -178,6 +226,9 @@ pub struct Explain {
 #[derive(Debug, Subcommand)]
 pub enum DeadCommand {
     /// List dead letters, oldest first
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce dead list\n\
+                  \x20 orderonce dead list --status dead --role order --reason conflict")]
     List(DeadList),
     /// Show one dead letter with its bytes and headers
     Show {
@@ -185,8 +236,19 @@ pub enum DeadCommand {
         id: i64,
     },
     /// Hand dead letters back to their roles
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce dead replay 7 --dry-run\n\
+                  \x20 orderonce dead replay 7 8 9 --reason 'the catalogue was mended'\n\
+                  \x20 orderonce dead replay 7 --as-new --actor ann --reason 'the second message was right'\n\
+                  \x20 orderonce dead replay --rejected inventory:adjust/J1 --as-new --actor ann --reason 'counted again'\n\
+                  \n\
+                  A replayed message goes back to its role, so `orderonce serve` must run for it to be decided.")]
     Replay(DeadReplay),
     /// Close dead letters that do not matter
+    #[command(after_long_help = "Example:\n\
+                  \x20 orderonce dead discard 7 --reason 'a test message'\n\
+                  \n\
+                  The dead letter stays on record, with who discarded it and why.")]
     Discard(DeadDiscard),
 }
 
@@ -197,10 +259,10 @@ pub struct DeadList {
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
     /// Only those with this status: dead, replayed or discarded
-    #[arg(long, value_name = "STATUS")]
+    #[arg(long, value_name = "STATUS", ignore_case = true)]
     pub status: Option<DeadStatus>,
-    /// Only those with this reason, such as malformed
-    #[arg(long, value_name = "REASON")]
+    /// Only those with this reason
+    #[arg(long, value_name = "REASON", value_parser = PossibleValuesParser::new(DeadReason::VARIANTS))]
     pub reason: Option<String>,
     /// How many at most
     #[arg(long, value_name = "N", default_value_t = 100)]

@@ -12,13 +12,21 @@ use std::time::{Duration, Instant};
 /// Prints a report. That nobody reads any more, as under `head`, is not an error.
 pub(super) fn print(report: &(impl Serialize + Display), format: Format) -> anyhow::Result<()> {
     let text = match format {
-        Format::Text => report.to_string(),
+        Format::Text => ended(report.to_string()),
         Format::Json => serde_json::to_string_pretty(report)? + "\n",
     };
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// The text with an end of its last line.
+fn ended(mut text: String) -> String {
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
 }
 
 /// A progress bar on a terminal, plain lines otherwise.

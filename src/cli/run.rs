@@ -10,6 +10,7 @@ use crate::config::{self, Config, Entry, Flag, Loaded};
 use crate::domain::RoleName;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
+use crate::ops::table::Table;
 use crate::ops::{dead, demo, explain, import, online_retail, parked, reconcile, send, serve};
 use crate::store::DeadFilter;
 use crate::telemetry;
@@ -140,12 +141,18 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
     progress.stage(&format!("demo with --seed {}", options.seed), None);
     let demonstrated = demo::demo(&options, progress.as_ref()).await;
     drop(progress);
-    if demonstrated.is_err() {
+    let report = match demonstrated {
         // Something did not work as promised: leave the evidence.
-        let dir = scratch.keep();
-        tracing::error!(dir = %dir.display(), "everything is left in this directory");
-    }
-    let report = demonstrated?;
+        Err(error) if error.has_evidence() => {
+            let dir = args.keep.unwrap_or_else(|| scratch.keep());
+            let left = format!(
+                "the demo did not finish, everything is left in {}",
+                dir.display()
+            );
+            return Err(anyhow::Error::from(error).context(left));
+        }
+        other => other?,
+    };
     print(&report, format)?;
     if let Some(dir) = args.keep
         && format == Format::Text
@@ -171,14 +178,18 @@ async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
     let mut plan = deployment.plan(roles, true);
     plan.relay = !args.no_relay;
     plan.janitor = !args.no_janitor;
+    #[cfg(feature = "testkit")]
+    let plan = crate::testkit::kill::arm(plan, |name| std::env::var(name).ok())
+        .map_err(|error| Usage(error.to_string()))?;
     let stop = CancellationToken::new();
-    tokio::spawn(stop_on_signal(stop.clone()));
+    stop_on_signal(stop.clone());
     serve::serve(deployment, plan, stop).await?;
     Ok(0)
 }
 
-/// The first signal asks for a stop, the second does not wait for it.
-async fn stop_on_signal(stop: CancellationToken) {
+/// The first signal asks for a stop, the second does not wait for it. Signals are caught from the
+/// moment that this returns.
+fn stop_on_signal(stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
 
     let (Ok(mut terminate), Ok(mut interrupt)) = (
@@ -188,20 +199,22 @@ async fn stop_on_signal(stop: CancellationToken) {
         tracing::warn!("signals cannot be handled, a stop will be a kill");
         return;
     };
-    let mut signals = 0;
-    loop {
-        let code = tokio::select! {
-            _ = terminate.recv() => 143,
-            _ = interrupt.recv() => 130,
-        };
-        signals += 1;
-        if signals > 1 {
-            tracing::warn!("aborted; what was in hand is delivered again");
-            std::process::exit(code);
+    tokio::spawn(async move {
+        let mut signals = 0;
+        loop {
+            let code = tokio::select! {
+                _ = terminate.recv() => 143,
+                _ = interrupt.recv() => 130,
+            };
+            signals += 1;
+            if signals > 1 {
+                tracing::warn!("aborted; what was in hand is delivered again");
+                std::process::exit(code);
+            }
+            tracing::info!("stopping once the work in hand is done, a second signal aborts");
+            stop.cancel();
         }
-        tracing::info!("stopping once the work in hand is done, a second signal aborts");
-        stop.cancel();
-    }
+    });
 }
 
 /// Opens a file, or standard input for `-`.
@@ -355,13 +368,11 @@ struct Shown {
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = comfy_table::Table::new();
-        table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["key", "value", "from", "meaning"]);
+        let mut table = Table::new(&["key", "value", "from", "meaning"], &[]);
         for entry in &self.entries {
             let origin = entry.origin.to_string();
-            table.add_row([entry.key, &entry.value, &origin, entry.doc]);
+            table.row([entry.key, &entry.value, &origin, entry.doc].map(str::to_owned));
         }
-        writeln!(f, "{table}")
+        write!(f, "{table}")
     }
 }

@@ -9,6 +9,16 @@ use super::{
 use serde::Serialize;
 use strum::{Display, EnumIter, EnumString, IntoStaticStr};
 
+/// The most units that an event may state: of a line, an adjustment or a return. No warehouse holds
+/// as many, and nine million such numbers still add up within 64 bits, so no sum over the events of
+/// a batch or the lines of an order leaves the range.
+pub const MAX_QTY: i64 = 1_000_000_000_000;
+
+/// The most minor units, or points, that an event may state: ten trillion pounds. Nine thousand such
+/// amounts still add up within 64 bits, more than there are deliveries in the largest batch, so no
+/// sum over the events of a batch or the payments of an order leaves the range.
+pub const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
+
 /// The type of an event, as it stands in an envelope's `type`.
 #[derive(
     Debug,
@@ -254,25 +264,20 @@ impl OrderEvent {
                 p.out_trade_no(),
                 p.trade_status.as_deref().unwrap_or("SUCCEEDED"),
                 p.trade_no.as_str(),
+                name,
             ]),
-            Self::PaymentFailed(p) => key(&[
-                p.provider.as_str(),
-                p.order_id.as_str(),
-                "FAILED",
-                p.trade_no.as_str(),
-            ]),
-            Self::RefundSucceeded(r) => key(&[
-                r.provider.as_str(),
-                r.order_id.as_str(),
-                r.refund_no.as_str(),
-                "SUCCEEDED",
-            ]),
-            Self::RefundFailed(r) => key(&[
-                r.provider.as_str(),
-                r.order_id.as_str(),
-                r.refund_no.as_str(),
-                "FAILED",
-            ]),
+            Self::PaymentFailed(p) => {
+                let (provider, trade_no) = (p.provider.as_str(), p.trade_no.as_str());
+                key(&[provider, p.order_id.as_str(), trade_no, name])
+            }
+            Self::RefundSucceeded(r) => {
+                let (provider, refund_no) = (r.provider.as_str(), r.refund_no.as_str());
+                key(&[provider, r.order_id.as_str(), refund_no, name])
+            }
+            Self::RefundFailed(r) => {
+                let (provider, refund_no) = (r.provider.as_str(), r.refund_no.as_str());
+                key(&[provider, r.order_id.as_str(), refund_no, name])
+            }
         }
     }
 
@@ -337,8 +342,8 @@ impl InventoryEvent {
         match self {
             Self::Created(event) => key(&[event.order_id.as_str(), "deduct"]),
             Self::Closed(event) => key(&[event.order_id.as_str(), "release"]),
-            Self::Return(event) => key(&["return", event.return_id.as_str()]),
-            Self::Adjust(event) => key(&["adjust", event.adjustment_id.as_str()]),
+            Self::Return(event) => key(&[event.return_id.as_str(), "return"]),
+            Self::Adjust(event) => key(&[event.adjustment_id.as_str(), "adjust"]),
         }
     }
 
@@ -448,7 +453,8 @@ impl Notice {
     }
 }
 
-/// Parts come from identifiers and literals, none of which is empty.
+/// Parts come from identifiers and literals, none of which is empty. The last one is always a
+/// literal that says what is done, so that the key of one action is never that of another.
 fn key(parts: &[&str]) -> Key {
     Key::of(parts)
 }

@@ -1,7 +1,6 @@
 //! Identifiers that other systems chose: opaque, compared byte by byte.
 
-use serde::{Serialize, Serializer};
-use std::fmt;
+use super::text::impl_text;
 use std::sync::Arc;
 
 /// Longest identifier, in bytes. Longer than any provider's, short enough for every database's
@@ -64,24 +63,6 @@ macro_rules! ids {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:?}", &*self.0)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-
         impl std::str::FromStr for $name {
             type Err = IdError;
 
@@ -89,6 +70,8 @@ macro_rules! ids {
                 Self::new(text)
             }
         }
+
+        impl_text! { $name }
     )*};
 }
 

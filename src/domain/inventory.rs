@@ -151,23 +151,24 @@ pub fn token(order_id: &OrderId) -> Token {
 #[must_use]
 pub fn adjust_flow_id(adjust: &StockAdjust) -> Key {
     Key::of(&[
-        FlowAction::Adjust.into(),
         adjust.adjustment_id.as_str(),
         adjust.sku_id.as_str(),
+        FlowAction::Adjust.into(),
     ])
 }
 
-/// The id of the flow that an event of an order writes for one SKU.
+/// The id of the flow that an event of an order writes for one SKU. As in all keys, the last part
+/// says what is done.
 fn flow_id(
     order_id: &OrderId,
     sku_id: &SkuId,
     action: FlowAction,
     return_id: Option<&ReturnId>,
 ) -> Key {
-    let parts = [order_id.as_str(), sku_id.as_str(), action.into()];
+    let (order_id, sku_id) = (order_id.as_str(), sku_id.as_str());
     match return_id {
-        None => Key::of(&parts),
-        Some(return_id) => Key::of(&[&parts[..], &[return_id.as_str()]].concat()),
+        None => Key::of(&[order_id, sku_id, action.into()]),
+        Some(return_id) => Key::of(&[order_id, sku_id, return_id.as_str(), action.into()]),
     }
 }
 

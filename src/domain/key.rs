@@ -1,5 +1,6 @@
 //! Business idempotency keys, their fingerprints, and the tokens that parked events await.
 
+use super::text::impl_text;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -44,10 +45,10 @@ impl Key {
         Self(joined(parts, '/').into())
     }
 
-    /// The key of the same action when an operator has it decided anew for the `n`th time.
+    /// The key of the same action when an operator has it decided anew.
     #[must_use]
-    pub fn anew(&self, n: u32) -> Self {
-        let suffix = format!("/~anew-{n}");
+    pub fn anew(&self, anew: Anew) -> Self {
+        let suffix = format!("/~anew-{anew}");
         if self.0.len() + suffix.len() <= MAX_BYTES {
             Self(format!("{}{suffix}", self.0).into())
         } else {
@@ -64,6 +65,45 @@ impl Key {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// Which decision anew of a key it is: the dead letter that was replayed, and the how manyth death
+/// of it. So a replay that comes twice is decided once, and a second replay is decided again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Anew {
+    /// The dead letter's number.
+    pub letter: u64,
+    /// How often it had died, from 1.
+    pub deaths: u32,
+}
+
+/// `5`, or `5-2` for the second death.
+impl fmt::Display for Anew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.deaths {
+            1 => write!(f, "{}", self.letter),
+            deaths => write!(f, "{}-{deaths}", self.letter),
+        }
+    }
+}
+
+/// The text is not the number of a decision anew, such as `5` or `5-2`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("is not the number of a decision anew, such as 5 or 5-2")]
+pub struct NotAnew;
+
+impl std::str::FromStr for Anew {
+    type Err = NotAnew;
+
+    fn from_str(text: &str) -> Result<Self, NotAnew> {
+        let (letter, deaths) = text.split_once('-').unwrap_or((text, "1"));
+        let anew = Self {
+            letter: letter.parse().map_err(|_| NotAnew)?,
+            deaths: deaths.parse().map_err(|_| NotAnew)?,
+        };
+        // Only what `Display` writes, so that one decision has one key.
+        (anew.to_string() == text).then_some(anew).ok_or(NotAnew)
     }
 }
 
@@ -98,29 +138,7 @@ impl Token {
     }
 }
 
-macro_rules! text {
-    ($($name:ident)*) => {$(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:?}", &*self.0)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-    )*};
-}
-
-text! { Key Token }
+impl_text! { Key Token }
 
 fn join(parts: &[&str], separator: char) -> Result<String, EmptyPart> {
     if parts.is_empty() || parts.iter().any(|part| part.is_empty()) {
@@ -289,15 +307,26 @@ mod tests {
 
     #[test]
     fn anew_differs_and_fits() {
+        let anew = |letter, deaths| Anew { letter, deaths };
         let key = Key::new(&[&"x".repeat(190)]).unwrap();
-        assert!(key.anew(1).as_str().len() <= MAX_BYTES);
-        assert_ne!(key.anew(1), key.anew(2));
+        assert!(key.anew(anew(1, 1)).as_str().len() <= MAX_BYTES);
+        assert_ne!(key.anew(anew(1, 1)), key.anew(anew(2, 1)));
         let short = Key::new(&["O1", "order.cancel"]).unwrap();
-        assert_eq!(short.anew(1).as_str(), "O1/order.cancel/~anew-1");
-        assert_ne!(
-            Key::new(&["O1", "order.cancel", "~anew-1"]).unwrap(),
-            short.anew(1)
-        );
+        let first = short.anew(anew(1, 1));
+        assert_eq!(first.as_str(), "O1/order.cancel/~anew-1");
+        assert_eq!(short.anew(anew(1, 2)).as_str(), "O1/order.cancel/~anew-1-2");
+        let literal = Key::new(&["O1", "order.cancel", "~anew-1"]).unwrap();
+        assert_ne!(literal, first);
+    }
+
+    #[test]
+    fn a_decision_anew_is_written_in_one_way_only() {
+        for text in ["1", "5-2", "18446744073709551615-4294967295"] {
+            assert_eq!(text.parse::<Anew>().unwrap().to_string(), text);
+        }
+        for text in ["", "-", "5-1", "05", "5-", "-2", "+5", "5-2-3", "a", "5 "] {
+            assert_eq!(text.parse::<Anew>(), Err(NotAnew), "{text:?}");
+        }
     }
 
     proptest! {

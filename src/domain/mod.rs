@@ -16,6 +16,7 @@ pub mod order;
 pub mod outcome;
 pub mod retry;
 pub mod role;
+mod text;
 pub mod timestamp;
 
 #[cfg(test)]
@@ -23,14 +24,14 @@ mod cases;
 #[cfg(test)]
 mod diagram;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use event::{Event, EventType};
 pub use id::{
     AccountKind, AdjustmentId, IdError, OrderId, Provider, RefundNo, ReturnId, SkuId, SourceId,
     SourceType, TradeNo, UserId,
 };
-pub use key::{Fingerprint, Key, Token};
+pub use key::{Anew, Fingerprint, Key, Token};
 pub use money::{Currency, Money};
 pub use outcome::{DeadReason, Decision, Layer, Outcome, Rejection, Verdict};
 pub use retry::RetryPolicy;

@@ -161,7 +161,18 @@ pub enum Rejection {
 }
 
 /// Why a message is in the dead-letter table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, EnumIter, strum::Display)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    IntoStaticStr,
+    EnumIter,
+    strum::Display,
+    strum::VariantNames,
+)]
 #[strum(serialize_all = "snake_case")]
 pub enum DeadReason {
     /// It is not an event that the role can read; the detail says why.

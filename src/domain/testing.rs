@@ -10,7 +10,7 @@ use super::event::{
     RefundSucceeded, StockLine, StockRejected,
 };
 use super::inventory::{
-    self, Flow, FlowAction, InventoryState, InventoryWrites, Reservation, Stock,
+    self, Flow, FlowAction, InventoryState, InventoryWrites, Reservation, Stock, adjust_flow_id,
 };
 use super::order::{self, Context, OrderState, OrderWrites, Step};
 use super::{
@@ -337,14 +337,7 @@ impl StockRows {
 
     pub(crate) fn decide(&self, event: &InventoryEvent) -> Decision<InventoryWrites> {
         let own = |flow: &&Flow| match event {
-            InventoryEvent::Adjust(adjust) => {
-                let parts = [
-                    "adjust",
-                    adjust.adjustment_id.as_str(),
-                    adjust.sku_id.as_str(),
-                ];
-                flow.flow_id == Key::of(&parts)
-            }
+            InventoryEvent::Adjust(adjust) => flow.flow_id == adjust_flow_id(adjust),
             InventoryEvent::Created(_) | InventoryEvent::Closed(_) | InventoryEvent::Return(_) => {
                 flow.order_id.as_ref() == event.order_id()
             }

@@ -56,12 +56,10 @@ impl<'a> Fields<'a> {
             });
         }
         let Entries(entries) = parse_json(json, &path)?;
-        for (i, (name, _)) in entries.iter().enumerate() {
-            if entries[..i].iter().any(|(earlier, _)| earlier == name) {
-                return Err(Malformed::DuplicateField {
-                    field: path.field(name),
-                });
-            }
+        if let Some(name) = first_twice(&entries) {
+            return Err(Malformed::DuplicateField {
+                field: path.field(name),
+            });
         }
         Ok(Self {
             json,
@@ -75,11 +73,18 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// [`Malformed::Invalid`] with what the type says is wrong.
     pub fn deserialize<T: Deserialize<'a>>(&self) -> Result<T, Malformed> {
-        serde_json::from_str(self.json).map_err(|error| Malformed::Invalid {
+        serde_json::from_str(self.json)
+            .map_err(|error| self.unusable(&format!("cannot be read: {error}")))
+    }
+
+    /// The object as a whole makes no sense, and why.
+    #[must_use]
+    pub fn unusable(&self, problem: &str) -> Malformed {
+        Malformed::Invalid {
             field: self.path.to_string(),
             value: shorten(self.json),
-            problem: format!("cannot be read: {error}"),
-        })
+            problem: problem.to_owned(),
+        }
     }
 
     pub(super) fn optional(&self, name: &str) -> Option<&'a RawValue> {
@@ -134,6 +139,22 @@ impl<'a> Fields<'a> {
         Ok(text)
     }
 
+    /// An attribute of an envelope: a text without control characters, which CloudEvents forbids in
+    /// them and not every database and protocol can carry.
+    pub(super) fn attribute(&self, name: &str) -> Result<Cow<'a, str>, Malformed> {
+        let text = self.text(name)?;
+        match text.chars().find(|c| c.is_control()) {
+            Some(c) => Err(self.invalid(name, &text, &IdError::Control(c.into()).to_string())),
+            None => Ok(text),
+        }
+    }
+
+    pub(super) fn optional_attribute(&self, name: &str) -> Result<Option<Cow<'a, str>>, Malformed> {
+        self.optional(name)
+            .map(|_| self.attribute(name))
+            .transpose()
+    }
+
     /// A text that may be missing, but if it is there says something.
     ///
     /// # Errors
@@ -172,7 +193,7 @@ impl<'a> Fields<'a> {
         } else if digits.starts_with('"') {
             self.text_of(name, value)?
         } else {
-            return Err(self.wrong_type(name, "a text or an integer", value));
+            return Err(self.wrong_type(name, "a text or an integer without a sign", value));
         };
         new(&text).map_err(|error| match error {
             IdError::Empty => Malformed::EmptyField {
@@ -260,21 +281,46 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// [`Malformed`] if it is missing, empty, or holds something else.
     pub fn objects(&self, name: &str) -> Result<Vec<Fields<'a>>, Malformed> {
+        let objects = self.objects_or_none(name)?;
+        if objects.is_empty() {
+            return Err(Malformed::EmptyField {
+                field: self.path.field(name),
+            });
+        }
+        Ok(objects)
+    }
+
+    /// A list of objects that may be empty.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it is missing or holds something else.
+    pub fn objects_or_none(&self, name: &str) -> Result<Vec<Fields<'a>>, Malformed> {
         let value = self.required(name)?;
         if !value.get().starts_with('[') {
             return Err(self.wrong_type(name, "a list of objects", value));
         }
         let list: Vec<&'a RawValue> = parse_json(value.get(), &self.path)?;
-        if list.is_empty() {
-            return Err(Malformed::EmptyField {
-                field: self.path.field(name),
-            });
-        }
         let items = list.into_iter().enumerate();
         items
             .map(|(i, item)| Fields::parse(item.get(), Path::Item(self.path.field(name), i)))
             .collect()
     }
+}
+
+/// The first name that stands twice. Few names are compared with each other; many are sorted, since
+/// a message is free to hold a hundred thousand.
+fn first_twice<'n>(entries: &'n [(Cow<'_, str>, &RawValue)]) -> Option<&'n str> {
+    if entries.len() <= 16 {
+        let twice = |&(i, name): &(usize, &str)| entries[..i].iter().any(|(n, _)| n == name);
+        let names = entries.iter().map(|(name, _)| name.as_ref());
+        return names.enumerate().find(twice).map(|(_, name)| name);
+    }
+    let mut names: Vec<(&str, usize)> = { entries.iter().zip(0..) }
+        .map(|((name, _), place)| (name.as_ref(), place))
+        .collect();
+    names.sort_unstable();
+    let twice = names.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+    twice.min_by_key(|pair| pair[1].1).map(|pair| pair[1].0)
 }
 
 struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);

@@ -6,6 +6,8 @@
 mod fields;
 mod malformed;
 mod payload;
+#[cfg(test)]
+mod tests;
 
 pub use fields::Fields;
 pub use malformed::Malformed;
@@ -93,12 +95,12 @@ impl<'a> Envelope<'a> {
             None => None,
         };
         Ok(Self {
-            id: fields.text("id")?,
-            source: fields.text("source")?,
-            event_type: fields.text("type")?,
-            subject: fields.text("subject")?,
+            id: fields.attribute("id")?,
+            source: fields.attribute("source")?,
+            event_type: fields.attribute("type")?,
+            subject: fields.attribute("subject")?,
             time,
-            traceparent: fields.optional_text("traceparent")?,
+            traceparent: fields.optional_attribute("traceparent")?,
             data: Fields::parse(fields.required("data")?.get(), Path::Root("data"))?,
         })
     }

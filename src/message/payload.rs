@@ -2,10 +2,10 @@
 
 use super::{Fields, Malformed};
 use crate::domain::event::{
-    AccountChange, AccountEvent, AccountReverse, Adjustment, InventoryEvent, OrderCancel,
-    OrderClosed, OrderCompleted, OrderCreate, OrderCreated, OrderEvent, OrderExpire, OrderLine,
-    OrderRef, OrderRefunded, PaymentFailed, PaymentSucceeded, RefundAmount, RefundFailed,
-    RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected, StockReturn,
+    AccountChange, AccountEvent, AccountReverse, Adjustment, InventoryEvent, MAX_AMOUNT, MAX_QTY,
+    OrderCancel, OrderClosed, OrderCompleted, OrderCreate, OrderCreated, OrderEvent, OrderExpire,
+    OrderLine, OrderRef, OrderRefunded, PaymentFailed, PaymentSucceeded, RefundAmount,
+    RefundFailed, RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected, StockReturn,
 };
 use crate::domain::{
     AccountKind, AdjustmentId, EventType, OrderId, Provider, RefundNo, ReturnId, SkuId, SourceId,
@@ -13,9 +13,22 @@ use crate::domain::{
 };
 use std::ops::RangeInclusive;
 
-const ANY: RangeInclusive<i64> = i64::MIN..=i64::MAX;
-const NOT_NEGATIVE: RangeInclusive<i64> = 0..=i64::MAX;
-const POSITIVE: RangeInclusive<i64> = 1..=i64::MAX;
+/// Units of a line, a return or a shortage's demand.
+const QTY: RangeInclusive<i64> = 1..=MAX_QTY;
+/// Units that a SKU is set to.
+const LEVEL: RangeInclusive<i64> = 0..=MAX_QTY;
+/// Units that a SKU is changed by.
+const CHANGE: RangeInclusive<i64> = -MAX_QTY..=MAX_QTY;
+/// Units that add up what events state; only told, never calculated with.
+const SUM: RangeInclusive<i64> = 0..=i64::MAX;
+/// The version of a row that the author saw; only compared.
+const VERSION: RangeInclusive<i64> = 0..=i64::MAX;
+/// Money or points of which there may be none.
+const AMOUNT: RangeInclusive<i64> = 0..=MAX_AMOUNT;
+/// Money or points that move.
+const SOME_AMOUNT: RangeInclusive<i64> = 1..=MAX_AMOUNT;
+/// A charge, or the discount that it is if negative.
+const CHARGE: RangeInclusive<i64> = -MAX_AMOUNT..=MAX_AMOUNT;
 
 /// Reads an event that moves an order; `None` if `event_type` does not.
 ///
@@ -91,7 +104,7 @@ pub fn account_event(
 fn order_create(fields: &Fields<'_>) -> Result<OrderCreate, Malformed> {
     let lines = fields.objects("lines")?;
     let lines: Vec<OrderLine> = lines.iter().map(order_line).collect::<Result<_, _>>()?;
-    let total_minor = fields.integer("total_minor", NOT_NEGATIVE)?;
+    let total_minor = fields.integer("total_minor", AMOUNT)?;
     let sum = lines
         .iter()
         .try_fold(0_i64, |sum, line| sum.checked_add(line.amount_minor));
@@ -114,18 +127,20 @@ fn order_create(fields: &Fields<'_>) -> Result<OrderCreate, Malformed> {
 fn order_line(fields: &Fields<'_>) -> Result<OrderLine, Malformed> {
     let charge = fields.flag("charge")?;
     // A discount is a charge with a negative amount; goods are never sold below nothing.
-    let prices = if charge { ANY } else { NOT_NEGATIVE };
-    let qty = fields.integer("qty", POSITIVE)?;
+    let prices = if charge { CHARGE } else { AMOUNT };
+    let qty = fields.integer("qty", QTY)?;
     let unit_price_minor = fields.integer("unit_price_minor", prices.clone())?;
-    let amount_minor = match fields.optional_integer("amount_minor", prices)? {
+    let amount_minor = match fields.optional_integer("amount_minor", prices.clone())? {
         Some(amount) => amount,
-        None => qty.checked_mul(unit_price_minor).ok_or_else(|| {
-            fields.invalid(
-                "unit_price_minor",
-                &unit_price_minor.to_string(),
-                "times qty is beyond the range",
-            )
-        })?,
+        None => {
+            let product = qty.checked_mul(unit_price_minor);
+            product
+                .filter(|amount| prices.contains(amount))
+                .ok_or_else(|| {
+                    let problem = format!("times qty {qty} is more than {MAX_AMOUNT}");
+                    fields.invalid("unit_price_minor", &unit_price_minor.to_string(), &problem)
+                })?
+        }
     };
     Ok(OrderLine {
         sku_id: fields.id("sku_id", SkuId::new)?,
@@ -159,13 +174,13 @@ fn order_ref(fields: &Fields<'_>) -> Result<OrderRef, Malformed> {
 fn stock_rejected(fields: &Fields<'_>) -> Result<StockRejected, Malformed> {
     let shortages = match fields.optional("shortages") {
         None => Vec::new(),
-        Some(_) => fields.objects("shortages")?,
+        Some(_) => fields.objects_or_none("shortages")?,
     };
     let shortage = |fields: &Fields<'_>| {
         Ok(Shortage {
             sku_id: fields.id("sku_id", SkuId::new)?,
-            wanted: fields.integer("wanted", NOT_NEGATIVE)?,
-            available: fields.integer("available", NOT_NEGATIVE)?,
+            wanted: fields.integer("wanted", SUM)?,
+            available: fields.integer("available", SUM)?,
         })
     };
     Ok(StockRejected {
@@ -184,7 +199,7 @@ fn payment(fields: &Fields<'_>) -> Result<PaymentSucceeded, Malformed> {
         trade_status: fields
             .optional_id("trade_status", SourceType::new)?
             .map(|status| status.as_str().to_owned()),
-        amount_minor: fields.integer("amount_minor", NOT_NEGATIVE)?,
+        amount_minor: fields.integer("amount_minor", AMOUNT)?,
         currency: fields.currency("currency")?,
     })
 }
@@ -199,15 +214,15 @@ fn payment_failed(fields: &Fields<'_>) -> Result<PaymentFailed, Malformed> {
 }
 
 fn refund(fields: &Fields<'_>) -> Result<RefundSucceeded, Malformed> {
-    let total = fields.optional_integer("total_refunded_minor", POSITIVE)?;
-    let own = fields.optional_integer("amount_minor", POSITIVE)?;
+    let total = fields.optional_integer("total_refunded_minor", SOME_AMOUNT)?;
+    let own = fields.optional_integer("amount_minor", SOME_AMOUNT)?;
     let amount = match (own, total) {
         (Some(_), Some(total)) => {
             let problem = "must not stand beside amount_minor";
             return Err(fields.invalid("total_refunded_minor", &total.to_string(), problem));
         }
         (None, Some(total)) => RefundAmount::RunningTotal(total),
-        (_, None) => RefundAmount::Own(fields.integer("amount_minor", POSITIVE)?),
+        (_, None) => RefundAmount::Own(fields.integer("amount_minor", SOME_AMOUNT)?),
     };
     Ok(RefundSucceeded {
         order_id: fields.id("order_id", OrderId::new)?,
@@ -228,31 +243,22 @@ fn refund_failed(fields: &Fields<'_>) -> Result<RefundFailed, Malformed> {
     })
 }
 
-fn stock_lines(fields: &Fields<'_>) -> Result<Vec<StockLine>, Malformed> {
+fn stock_lines(lines: &[Fields<'_>]) -> Result<Vec<StockLine>, Malformed> {
     let line = |fields: &Fields<'_>| {
         Ok(StockLine {
             sku_id: fields.id("sku_id", SkuId::new)?,
-            qty: fields.integer("qty", POSITIVE)?,
+            qty: fields.integer("qty", QTY)?,
         })
     };
-    fields.objects("lines")?.iter().map(line).collect()
+    lines.iter().map(line).collect()
 }
 
 fn order_created(fields: &Fields<'_>) -> Result<OrderCreated, Malformed> {
-    // An order of charges alone has no goods.
-    let none = fields
-        .required("lines")?
-        .get()
-        .trim_matches(['[', ']', ' '])
-        .is_empty();
     Ok(OrderCreated {
         order_id: fields.id("order_id", OrderId::new)?,
         user_id: fields.id("user_id", UserId::new)?,
-        lines: if none {
-            Vec::new()
-        } else {
-            stock_lines(fields)?
-        },
+        // An order of charges alone has no goods.
+        lines: stock_lines(&fields.objects_or_none("lines")?)?,
     })
 }
 
@@ -267,14 +273,14 @@ fn stock_return(fields: &Fields<'_>) -> Result<StockReturn, Malformed> {
     Ok(StockReturn {
         return_id: fields.id("return_id", ReturnId::new)?,
         order_id: fields.id("order_id", OrderId::new)?,
-        lines: stock_lines(fields)?,
+        lines: stock_lines(&fields.objects("lines")?)?,
     })
 }
 
 fn stock_adjust(fields: &Fields<'_>) -> Result<StockAdjust, Malformed> {
-    let set = fields.optional_integer("set", NOT_NEGATIVE)?;
-    let change = fields.optional_integer("change", ANY)?;
-    let version = fields.optional_integer("version", NOT_NEGATIVE)?;
+    let set = fields.optional_integer("set", LEVEL)?;
+    let change = fields.optional_integer("change", CHANGE)?;
+    let version = fields.optional_integer("version", VERSION)?;
     let adjustment = match (set, change) {
         (Some(level), Some(_)) => {
             return Err(fields.invalid("set", &level.to_string(), "must not stand beside change"));
@@ -285,7 +291,7 @@ fn stock_adjust(fields: &Fields<'_>) -> Result<StockAdjust, Malformed> {
             Adjustment::Set(level)
         }
         (None, Some(0)) => return Err(fields.invalid("change", "0", "must not be zero")),
-        (None, _) => Adjustment::Change(fields.integer("change", ANY)?),
+        (None, _) => Adjustment::Change(fields.integer("change", CHANGE)?),
     };
     Ok(StockAdjust {
         adjustment_id: fields.id("adjustment_id", AdjustmentId::new)?,
@@ -301,8 +307,8 @@ fn order_completed(fields: &Fields<'_>) -> Result<OrderCompleted, Malformed> {
         order_id: fields.id("order_id", OrderId::new)?,
         user_id: fields.id("user_id", UserId::new)?,
         currency: fields.currency("currency")?,
-        paid_minor: fields.integer("paid_minor", NOT_NEGATIVE)?,
-        refunded_minor: fields.integer("refunded_minor", NOT_NEGATIVE)?,
+        paid_minor: fields.integer("paid_minor", AMOUNT)?,
+        refunded_minor: fields.integer("refunded_minor", AMOUNT)?,
     })
 }
 
@@ -313,9 +319,9 @@ fn order_refunded(fields: &Fields<'_>) -> Result<OrderRefunded, Malformed> {
         provider: fields.id("provider", Provider::new)?,
         refund_no: fields.id("refund_no", RefundNo::new)?,
         currency: fields.currency("currency")?,
-        amount_minor: fields.integer("amount_minor", POSITIVE)?,
-        paid_minor: fields.integer("paid_minor", NOT_NEGATIVE)?,
-        refunded_minor: fields.integer("refunded_minor", NOT_NEGATIVE)?,
+        amount_minor: fields.integer("amount_minor", SOME_AMOUNT)?,
+        paid_minor: fields.integer("paid_minor", AMOUNT)?,
+        refunded_minor: fields.integer("refunded_minor", AMOUNT)?,
         completed: fields.flag("completed")?,
     })
 }
@@ -326,7 +332,7 @@ fn account_change(fields: &Fields<'_>) -> Result<AccountChange, Malformed> {
         kind: fields.id("kind", AccountKind::new)?,
         source_type: fields.id("source_type", SourceType::new)?,
         source_id: fields.id("source_id", SourceId::new)?,
-        amount: fields.integer("amount", POSITIVE)?,
+        amount: fields.integer("amount", SOME_AMOUNT)?,
     })
 }
 
@@ -338,6 +344,6 @@ fn account_reverse(fields: &Fields<'_>) -> Result<AccountReverse, Malformed> {
         source_id: fields.id("source_id", SourceId::new)?,
         of_source_type: fields.id("of_source_type", SourceType::new)?,
         of_source_id: fields.id("of_source_id", SourceId::new)?,
-        amount: fields.optional_integer("amount", POSITIVE)?,
+        amount: fields.optional_integer("amount", SOME_AMOUNT)?,
     })
 }

@@ -1,17 +1,20 @@
 //! Shows dead letters, hands them back to their roles, or closes them.
 
 use super::deployment::Deployment;
+use super::table::{Table, visible};
 use crate::broker::{Delivery, Headers, Tag};
-use crate::domain::{DeadReason, RoleName};
-use crate::store::{self, DeadFilter, DeadLetter, DeadStatus, NewDeadLetter, NewOutbox, Store};
+use crate::domain::{Anew, DeadReason, RoleName};
+use crate::store::{
+    self, ClaimRow, DeadFilter, DeadLetter, DeadStatus, NewDeadLetter, NewOutbox, Store,
+};
 use crate::worker::account::AccountRole;
 use crate::worker::batch::ANEW;
 use crate::worker::inventory::InventoryRole;
 use crate::worker::order::OrderRole;
 use crate::worker::payment::PaymentRole;
 use crate::worker::{self, Processor, Role};
-use comfy_table::Table;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -136,8 +139,8 @@ pub struct Acted {
 /// What was done, or would be, about a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ActedOn {
-    /// The letter.
-    pub id: i64,
+    /// The letter; `None` for a rejection that is only tried out, which has none yet.
+    pub id: Option<i64>,
     /// Its role.
     pub role: RoleName,
     /// Its key, if it could be read.
@@ -208,6 +211,14 @@ pub async fn replay_rejected(
         role: role.clone(),
         key: key.to_owned(),
     })?;
+    let how = Replay {
+        dry_run,
+        as_new: true,
+    };
+    if dry_run {
+        let letter = unburied(role, &claim, body);
+        return rehearse(deployment, &[letter], &how).await;
+    }
     let mut tx = store.begin().await?;
     let now = tx.now().await?;
     let letter = NewDeadLetter {
@@ -223,19 +234,39 @@ pub async fn replay_rejected(
     tx.bury(now, &[letter]).await?;
     tx.commit().await?;
 
+    // The same bytes are kept once, under the key that was rejected first.
     let filter = DeadFilter {
         role: Some(role.clone()),
         reason: Some(DeadReason::Rejected.to_string()),
-        key: Some(key.to_owned()),
-        status: None,
+        ..DeadFilter::default()
     };
-    let kept = store.dead_letters(&filter, 1).await?;
+    let mut kept = store.dead_letters(&filter, u32::MAX).await?;
+    kept.retain(|letter| letter.raw == body.as_bytes());
     let ids: Vec<_> = kept.iter().map(|letter| letter.id).collect();
-    let how = Replay {
-        dry_run,
-        as_new: true,
-    };
     replay(deployment, &ids, &how, act).await
+}
+
+/// The number of a dead letter that is not in the table; numbers there begin at 1.
+const UNBURIED: i64 = 0;
+
+/// The dead letter that a rejection would become.
+fn unburied(role: &RoleName, claim: &ClaimRow, body: &str) -> DeadLetter {
+    DeadLetter {
+        id: UNBURIED,
+        role: role.clone(),
+        message_id: Some(claim.message_id.clone()),
+        key: Some(claim.key.clone()),
+        reason: DeadReason::Rejected.to_string(),
+        detail: claim.detail.clone().unwrap_or_default(),
+        raw: body.as_bytes().to_vec(),
+        headers: Headers::new(),
+        deliveries: 1,
+        deaths: 1,
+        status: DeadStatus::Dead,
+        died_at: claim.concluded_at,
+        actor: None,
+        actor_reason: None,
+    }
 }
 
 /// Closes dead letters that do not matter.
@@ -255,9 +286,11 @@ pub async fn discard(store: &dyn Store, ids: &[i64], act: &Act) -> Result<Acted,
     Ok(acted("discarded", &letters))
 }
 
+/// The letters of these numbers, each once however often its number stands there.
 async fn load(store: &dyn Store, ids: &[i64]) -> Result<Vec<DeadLetter>, Error> {
+    let ids: BTreeSet<_> = ids.iter().copied().collect();
     let mut letters = Vec::with_capacity(ids.len());
-    for &id in ids {
+    for id in ids {
         let letter = store.dead_letter(id).await?.ok_or(Error::NotFound(id))?;
         if letter.status != DeadStatus::Dead {
             return Err(Error::NotDead {
@@ -328,14 +361,18 @@ async fn try_out<R: Role>(
 fn headers(letter: &DeadLetter, replay: &Replay) -> Headers {
     let mut headers = letter.headers.clone();
     if replay.as_new {
-        headers.insert(ANEW.to_owned(), letter.id.to_string());
+        let anew = Anew {
+            letter: letter.id.unsigned_abs(),
+            deaths: letter.deaths,
+        };
+        headers.insert(ANEW.to_owned(), anew.to_string());
     }
     headers
 }
 
 fn acted(act: &'static str, letters: &[DeadLetter]) -> Acted {
     let letters = letters.iter().map(|letter| ActedOn {
-        id: letter.id,
+        id: (letter.id != UNBURIED).then_some(letter.id),
         role: letter.role.clone(),
         key: letter.key.as_ref().map(ToString::to_string),
         would_be: None,
@@ -351,27 +388,24 @@ impl fmt::Display for List {
         if self.dead_letters.is_empty() {
             return writeln!(f, "no dead letters");
         }
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header([
-            "id", "status", "role", "reason", "detail", "key", "died at", "deaths",
-        ]);
+        let header = &[
+            "id", "status", "role", "reason", "died at", "deaths", "key", "detail",
+        ];
+        let mut table = Table::new(header, &["id", "deaths"]);
         for letter in &self.dead_letters {
-            table.add_row([
+            let key = letter.key.as_ref();
+            table.row([
                 letter.id.to_string(),
                 letter.status.to_string(),
                 letter.role.to_string(),
                 letter.reason.clone(),
-                letter.detail.clone(),
-                letter
-                    .key
-                    .as_ref()
-                    .map_or(String::new(), ToString::to_string),
                 letter.died_at.to_string(),
                 letter.deaths.to_string(),
+                key.map_or(String::new(), ToString::to_string),
+                letter.detail.clone(),
             ]);
         }
-        writeln!(f, "{table}")
+        write!(f, "{table}")
     }
 }
 
@@ -383,7 +417,8 @@ impl fmt::Display for Shown {
             "dead letter {} of role {}, {}",
             letter.id, letter.role, letter.status
         )?;
-        writeln!(f, "reason      {}: {}", letter.reason, letter.detail)?;
+        let detail = visible(&letter.detail);
+        writeln!(f, "reason      {}: {detail}", letter.reason)?;
         writeln!(
             f,
             "died        {} ({} times)",
@@ -391,19 +426,19 @@ impl fmt::Display for Shown {
         )?;
         writeln!(f, "deliveries  {}", letter.deliveries)?;
         if let Some(message_id) = &letter.message_id {
-            writeln!(f, "message id  {message_id}")?;
+            writeln!(f, "message id  {}", visible(message_id))?;
         }
         if let Some(key) = &letter.key {
             writeln!(f, "key         {key}")?;
         }
         if let (Some(actor), Some(reason)) = (&letter.actor, &letter.actor_reason) {
-            writeln!(f, "acted on by {actor}: {reason}")?;
+            writeln!(f, "acted on by {}: {}", visible(actor), visible(reason))?;
         }
         for (name, value) in &letter.headers {
-            writeln!(f, "header      {name}: {value}")?;
+            writeln!(f, "header      {}: {}", visible(name), visible(value))?;
         }
         match (&self.text, &self.hex) {
-            (Some(text), _) => writeln!(f, "message     {text}"),
+            (Some(text), _) => writeln!(f, "message     {}", visible(text)),
             (None, Some(hex)) => writeln!(f, "bytes       {hex}"),
             (None, None) => Ok(()),
         }
@@ -416,15 +451,17 @@ impl fmt::Display for Acted {
             return writeln!(f, "no dead letters were {}", self.act);
         }
         for letter in &self.letters {
-            write!(
-                f,
-                "dead letter {} of role {} {}",
-                letter.id, letter.role, self.act
-            )?;
-            if let Some(would_be) = &letter.would_be {
-                write!(f, ", it would be {}", would_be.join(", "))?;
+            match letter.id {
+                Some(id) => write!(f, "dead letter {id}, {}", letter.role)?,
+                None => write!(f, "{}", letter.role)?,
             }
-            writeln!(f)?;
+            if let Some(key) = &letter.key {
+                write!(f, ":{key}")?;
+            }
+            match &letter.would_be {
+                Some(would_be) => writeln!(f, " would be {}", would_be.join(", "))?,
+                None => writeln!(f, " was {}", self.act)?,
+            }
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ pub enum Error {
         error: io::Error,
     },
     /// The data file.
-    #[error("the data cannot be used: {0}")]
+    #[error("the data cannot be used")]
     Data(#[from] online_retail::Error),
     /// The configuration of the workers.
     #[error(transparent)]
@@ -102,6 +102,20 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether something did not work as promised, so that the directory holds the evidence.
+    #[must_use]
+    pub fn has_evidence(&self) -> bool {
+        match self {
+            Self::Ended { .. } | Self::Unsettled { .. } => true,
+            Self::Io { .. }
+            | Self::Data(_)
+            | Self::Config(_)
+            | Self::Store(_)
+            | Self::Broker(_)
+            | Self::Worker(_) => false,
+        }
+    }
+
     fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         |error| Self::Io {
             what: what.into(),
@@ -166,8 +180,8 @@ struct Day {
     report: online_retail::Report,
 }
 
-/// The day's messages in the order of business. There is exactly as much stock as it sells, so a
-/// unit that is taken twice is missing.
+/// The day's messages in the order of business. There is exactly as much stock as it sells
+/// and writes off, so a unit that is taken twice is missing.
 fn read_day(options: &Options) -> Result<Day, Error> {
     let bytes = match &options.data {
         None => FIRST_DAY.into(),

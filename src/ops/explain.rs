@@ -362,7 +362,7 @@ impl fmt::Display for Explanation {
                 write!(f, " [message {message_id}]")?;
             }
         }
-        Ok(())
+        writeln!(f)
     }
 }
 

@@ -14,3 +14,4 @@ pub mod progress;
 pub mod reconcile;
 pub mod send;
 pub mod serve;
+pub(crate) mod table;

@@ -1,7 +1,7 @@
 //! Shows events that wait for what makes them possible.
 
+use super::table::Table;
 use crate::store::{self, ParkedRow, Store};
-use comfy_table::Table;
 use serde::Serialize;
 use std::fmt;
 
@@ -26,18 +26,17 @@ impl fmt::Display for Report {
         if self.parked.is_empty() {
             return writeln!(f, "nothing is parked");
         }
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header([
+        let header = &[
             "role",
             "key",
             "awaits",
             "parked at",
             "given up at",
             "woken at",
-        ]);
+        ];
+        let mut table = Table::new(header, &[]);
         for row in &self.parked {
-            table.add_row([
+            table.row([
                 row.role.to_string(),
                 row.key.to_string(),
                 row.awaits.to_string(),
@@ -46,6 +45,6 @@ impl fmt::Display for Report {
                 row.woken_at.map_or(String::new(), |at| at.to_string()),
             ]);
         }
-        writeln!(f, "{table}")
+        write!(f, "{table}")
     }
 }

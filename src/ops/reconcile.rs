@@ -1,5 +1,6 @@
 //! `reconcile`: recomputes everything from the flows and compares.
 
+use super::table::Table;
 use crate::store::{Audit, Check, Difference, Result};
 use serde::Serialize;
 use std::fmt;
@@ -98,6 +99,8 @@ impl fmt::Display for Report {
         let failed = self.checks.iter();
         for check in failed.filter(|check| check.more || !check.differences.is_empty()) {
             writeln!(f, "{}: {}", check.name, check.description)?;
+            let header = &["  of", "expected", "found", "look at"];
+            let mut table = Table::new(header, &["expected", "found"]);
             for difference in &check.differences {
                 let Difference {
                     subject,
@@ -106,9 +109,14 @@ impl fmt::Display for Report {
                     look,
                     check: _,
                 } = difference;
-                writeln!(f, "  {subject}: expected {expected}, found {found}")?;
-                writeln!(f, "    look at {look}")?;
+                table.row([
+                    format!("  {subject}"),
+                    expected.clone(),
+                    found.clone(),
+                    look.clone(),
+                ]);
             }
+            write!(f, "{table}")?;
             if check.more {
                 writeln!(f, "  ... and more")?;
             }
@@ -116,7 +124,7 @@ impl fmt::Display for Report {
         }
         let more = if self.more { "more than " } else { "" };
         let (differences, checks) = (self.differences, self.checks.len());
-        write!(f, "{checks} checks, differences: {more}{differences}")
+        writeln!(f, "{checks} checks, differences: {more}{differences}")
     }
 }
 
@@ -157,11 +165,14 @@ mod tests {
         let text = report(vec![difference()], true).to_string();
         assert_eq!(
             text,
-            "stock_available: opening stock and all flows of a SKU add up to what is available\n  \
-             SKU 85123A: expected 44, found 45\n    \
-             look at stock and deduction_flow of SKU 85123A\n  \
-             ... and more\n\n\
-             1 checks, differences: more than 1"
+            "stock_available: opening stock and all flows of a SKU add up to what is available
+  of          expected  found  look at
+─────────────────────────────────────────────────────────────────────
+  SKU 85123A        44     45  stock and deduction_flow of SKU 85123A
+  ... and more
+
+1 checks, differences: more than 1
+"
         );
     }
 
@@ -169,6 +180,6 @@ mod tests {
     fn a_clean_report_is_one_line() {
         let report = report(Vec::new(), false);
         assert!(report.is_clean());
-        assert_eq!(report.to_string(), "1 checks, differences: 0");
+        assert_eq!(report.to_string(), "1 checks, differences: 0\n");
     }
 }

@@ -50,7 +50,7 @@ impl fmt::Display for Report {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The input cannot be read.
-    #[error("the messages cannot be read: {0}")]
+    #[error("the messages cannot be read")]
     Read(#[from] io::Error),
     /// The broker.
     #[error(transparent)]

@@ -107,7 +107,7 @@ pub trait Claims {
         conclusions: &[Conclusion<'_>],
     ) -> Result<()>;
 
-    /// Gives back keys that this transaction has claimed fresh.
+    /// Gives back keys that this transaction has claimed fresh, or found parked and unparks.
     ///
     /// # Errors
     /// [`super::Error::Unavailable`].

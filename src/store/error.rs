@@ -9,8 +9,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// number, never by text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Another transaction was first: a guard failed, a key was taken, a deadlock or a busy
-    /// database. Roll back and decide again from fresh rows.
+    /// Another transaction was first: a guard failed, a key was taken, a deadlock. Roll back and
+    /// decide again from fresh rows.
     #[error("lost a race for {0}")]
     Conflict(String),
     /// The database is away, full or locked. It costs time, never an attempt.

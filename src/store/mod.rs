@@ -28,7 +28,7 @@ pub use history::{ClaimRow, History, Moment, OrderSummary};
 pub use inventory::{Inventory, StockUpdate};
 pub use orders::{OrderUpdate, Orders, RefundUpdate, StepRow};
 pub use outbox::{Lease, NewOutbox, Outbox, OutboxRow};
-pub use parking::{NewParked, ParkedRow, Parking};
+pub use parking::{NewParked, ParkedRow, Parking, WOKEN};
 
 use crate::domain::Timestamp;
 use async_trait::async_trait;
@@ -41,8 +41,7 @@ pub trait Store: Outbox + History + Audit + Send + Sync + 'static {
     /// Begins a transaction that may write. Dropping it without a commit rolls it back.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another process holds the database's lock for too long,
-    /// [`Error::Unavailable`] if it is away.
+    /// [`Error::Unavailable`] if it is away, or another process holds its lock for too long.
     async fn begin(&self) -> Result<Box<dyn Tx>>;
 
     /// Whether the database answers.

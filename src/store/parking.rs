@@ -6,6 +6,10 @@ use async_trait::async_trait;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// The header of a message that was parked and handed back, with any value: this delivery is due to
+/// the parking, not to its publisher.
+pub const WOKEN: &str = "orderonce-woken";
+
 /// An event to be parked, or parked again.
 #[derive(Debug, Clone)]
 pub struct NewParked<'a> {
@@ -21,7 +25,7 @@ pub struct NewParked<'a> {
     pub subject: &'a str,
     /// The message as it came.
     pub message: &'a str,
-    /// Its headers, which it is handed back with.
+    /// Its headers, which it is handed back with, and [`WOKEN`].
     pub headers: &'a BTreeMap<String, String>,
     /// When it is given up. One that is parked again keeps the deadline it has.
     pub deadline: Timestamp,

@@ -5,8 +5,8 @@
 //! equal at the end.
 //!
 //! The model reads well-formed `data` in canonical form: what a field would say by default is left
-//! out, so that equal content is equal JSON. It does not know gates, retries, deadlines of parked
-//! events, or keys so long that they are hashed.
+//! out, so that equal content is equal JSON. It does not know gates, retries, or keys so long that
+//! they are hashed.
 
 mod accounts;
 mod orders;
@@ -27,8 +27,18 @@ pub struct Model {
     orders: Orders,
     stock: Stock,
     accounts: Accounts,
-    claims: BTreeMap<ScopedKey, Content>,
+    park_for_seconds: i64,
+    claims: BTreeMap<ScopedKey, Claim>,
     parked: BTreeMap<ScopedKey, Parked>,
+}
+
+/// What the model says of deliveries that are decided in one transaction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BatchPrediction {
+    /// Of each event, in order, without what it wakes.
+    pub predictions: Vec<Prediction>,
+    /// The parked messages that are handed back to their roles at the end of the transaction.
+    pub wakes: Vec<ScopedKey>,
 }
 
 /// What the model says that becomes of a delivery.
@@ -80,6 +90,17 @@ pub struct Snapshot {
     pub accounts: BTreeMap<String, BTreeMap<String, AccountState>>,
     /// By role, then by key: the token that is awaited.
     pub parked: BTreeMap<String, BTreeMap<String, String>>,
+    /// By role, then by key.
+    pub claims: BTreeMap<String, BTreeMap<String, ClaimState>>,
+}
+
+/// A row of a claim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClaimState {
+    /// The outcome's name.
+    pub outcome: String,
+    /// The rejection, the token that is awaited, the layer that saw a duplicate, or why it is dead.
+    pub detail: Option<String>,
 }
 
 /// A row of an order.
@@ -122,8 +143,23 @@ pub struct AccountState {
 type Content = (String, Value);
 
 #[derive(Debug, Clone)]
+struct Claim {
+    content: Content,
+    state: ClaimState,
+}
+
+/// What a transaction has decided so far.
+#[derive(Debug, Default)]
+struct Batch {
+    decided: BTreeMap<ScopedKey, Content>,
+    reached: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
 struct Parked {
     token: String,
+    /// When it is given up: set when it is parked first.
+    deadline_ms: i64,
     /// Handed back to its role, which has not seen it yet.
     woken: bool,
 }
@@ -162,9 +198,17 @@ impl Model {
             orders: Orders::new(pay_within_seconds),
             stock: Stock::default(),
             accounts: Accounts::default(),
+            park_for_seconds: 86_400,
             claims: BTreeMap::new(),
             parked: BTreeMap::new(),
         }
+    }
+
+    /// Gives parked events up after so many seconds, instead of a day.
+    #[must_use]
+    pub fn parking_for(mut self, seconds: u32) -> Self {
+        self.park_for_seconds = seconds.into();
+        self
     }
 
     /// A delivery of an event to a role, decided at `now_ms` by the database's clock.
@@ -175,13 +219,57 @@ impl Model {
         data: &Value,
         now_ms: i64,
     ) -> Prediction {
-        self.process(role, event_type, data, now_ms, false)
+        self.alone(role, event_type, data, now_ms, false)
+    }
+
+    /// Deliveries of events to a role that are decided in one transaction. A copy of what the
+    /// transaction itself decides is a duplicate, also where a copy in a later one would be decided
+    /// again because the first is parked and woken by then.
+    pub fn deliver_batch(
+        &mut self,
+        role: &str,
+        events: &[(&str, &Value)],
+        now_ms: i64,
+    ) -> BatchPrediction {
+        let mut batch = Batch::default();
+        let mut predictions = Vec::with_capacity(events.len());
+        for (event_type, data) in events {
+            predictions.push(self.process(&mut batch, role, event_type, data, now_ms, false));
+        }
+        BatchPrediction {
+            predictions,
+            wakes: self.wake(&batch.reached),
+        }
     }
 
     /// The janitor has seen that an order is due and asks for it to be closed.
     pub fn deliver_clock_expire(&mut self, order_id: &str, now_ms: i64) -> Prediction {
         let data = serde_json::json!({ "order_id": order_id });
-        self.process("order", "order.expire", &data, now_ms, true)
+        self.alone("order", "order.expire", &data, now_ms, true)
+    }
+
+    /// The unpaid orders whose deadline has come.
+    #[must_use]
+    pub fn due_orders(&self, now_ms: i64) -> Vec<String> {
+        self.orders.due(now_ms)
+    }
+
+    /// The janitor gives up what is parked past its deadline. A copy that comes later is decided.
+    pub fn give_up_overdue(&mut self, now_ms: i64) -> Vec<ScopedKey> {
+        let overdue = self.parked.extract_if(.., |_, it| it.deadline_ms <= now_ms);
+        let overdue: Vec<_> = overdue.map(|(id, _)| id).collect();
+        for id in &overdue {
+            if let Some(claim) = self.claims.get_mut(id) {
+                claim.state = ClaimState::new("dead", Some("parked_too_long"));
+            }
+        }
+        overdue
+    }
+
+    /// What a parked event awaits.
+    #[must_use]
+    pub fn awaits(&self, id: &ScopedKey) -> Option<&str> {
+        self.parked.get(id).map(|parked| parked.token.as_str())
     }
 
     /// Forgets the keys of all that is settled, as retention does; what is parked keeps its own.
@@ -200,16 +288,39 @@ impl Model {
             reservations: self.stock.reservations(),
             accounts: self.accounts.snapshot(),
             parked: BTreeMap::new(),
+            claims: BTreeMap::new(),
         };
         for (id, parked) in &self.parked {
             let of_role = snapshot.parked.entry(id.role.clone()).or_default();
             of_role.insert(id.key.clone(), parked.token.clone());
         }
+        for (id, claim) in &self.claims {
+            let of_role = snapshot.claims.entry(id.role.clone()).or_default();
+            of_role.insert(id.key.clone(), claim.state.clone());
+        }
         snapshot
+    }
+
+    /// A transaction of one event.
+    fn alone(
+        &mut self,
+        role: &str,
+        event_type: &str,
+        data: &Value,
+        now_ms: i64,
+        by_clock: bool,
+    ) -> Prediction {
+        let mut batch = Batch::default();
+        let said = self.process(&mut batch, role, event_type, data, now_ms, by_clock);
+        Prediction {
+            wakes: self.wake(&batch.reached),
+            ..said
+        }
     }
 
     fn process(
         &mut self,
+        batch: &mut Batch,
         role: &str,
         event_type: &str,
         data: &Value,
@@ -225,14 +336,24 @@ impl Model {
             key: key.clone(),
         };
         let content = (event_type.to_owned(), data.clone());
-        if let Some(claimed) = self.claims.get(&id) {
-            if *claimed != content {
+        if let Some(first) = batch.decided.get(&id) {
+            let outcome = if *first == content {
+                "duplicate"
+            } else {
+                "conflict"
+            };
+            return Prediction::of(outcome, &key);
+        }
+        let claim = self.claims.get(&id);
+        if let Some(claim) = claim {
+            if claim.content != content {
                 return Prediction::of("conflict", &key);
             }
-            if !self.parked.contains_key(&id) {
+            if claim.state.outcome != "parked" && claim.state.outcome != "dead" {
                 return Prediction::of("duplicate", &key);
             }
         }
+        let given_up = claim.is_some_and(|claim| claim.state.outcome == "dead");
 
         let said = match role {
             "order" | "payment" => self.orders.decide(event_type, data, now_ms, by_clock),
@@ -242,12 +363,27 @@ impl Model {
         let Some(said) = said else {
             return Prediction::of("dead", "");
         };
-        self.claims.insert(id.clone(), content);
+        batch.decided.insert(id.clone(), content.clone());
+        batch.reached.extend_from_slice(&said.reached);
         let before = self.parked.remove(&id);
+        match said.verdict.claim() {
+            Some(state) => {
+                self.claims.insert(id.clone(), Claim { content, state });
+            }
+            // Nothing of it was done, so that its key is free; what had been given up stays so.
+            None if given_up => {}
+            None => {
+                self.claims.remove(&id);
+            }
+        }
         if let Verdict::Parked(token) = &said.verdict {
-            let waits = before.is_some_and(|before| !before.woken && before.token == *token);
+            let waits = before
+                .as_ref()
+                .is_some_and(|before| !before.woken && before.token == *token);
+            let deadline_ms = now_ms + 1000 * self.park_for_seconds;
             let parked = Parked {
                 token: token.clone(),
+                deadline_ms: before.map_or(deadline_ms, |before| before.deadline_ms),
                 woken: false,
             };
             self.parked.insert(id, parked);
@@ -255,8 +391,7 @@ impl Model {
                 return Prediction::of("duplicate", &key);
             }
         }
-        let wakes = self.wake(&said.reached);
-        said.into_prediction(&key, wakes)
+        said.into_prediction(&key)
     }
 
     fn wake(&mut self, reached: &[String]) -> Vec<ScopedKey> {
@@ -307,7 +442,7 @@ impl Said {
         self
     }
 
-    fn into_prediction(self, key: &str, wakes: Vec<ScopedKey>) -> Prediction {
+    fn into_prediction(self, key: &str) -> Prediction {
         let (outcome, rejection, token) = match self.verdict {
             Verdict::Applied => ("applied", None, None),
             Verdict::Duplicate => ("duplicate", None, None),
@@ -320,8 +455,30 @@ impl Said {
             rejection,
             token,
             emits: self.emits,
-            wakes,
             ..Prediction::of(outcome, key)
+        }
+    }
+}
+
+impl Verdict {
+    /// What the claim says from then on; nothing if it is gone.
+    fn claim(&self) -> Option<ClaimState> {
+        Some(match self {
+            Self::Conflict => return None,
+            Self::Applied => ClaimState::new("applied", None),
+            Self::Duplicate => ClaimState::new("duplicate", Some("flow")),
+            Self::Parked(token) => ClaimState::new("parked", Some(token)),
+            Self::Stale => ClaimState::new("stale", None),
+            Self::Rejected(code) => ClaimState::new("rejected", Some(code)),
+        })
+    }
+}
+
+impl ClaimState {
+    fn new(outcome: &str, detail: Option<&str>) -> Self {
+        Self {
+            outcome: outcome.to_owned(),
+            detail: detail.map(str::to_owned),
         }
     }
 }
@@ -364,29 +521,26 @@ fn key(event_type: &str, data: &Value, by_clock: bool) -> Option<String> {
         "order.expire" if by_clock => vec![field("order_id")?, event_type, "clock"],
         "order.created" => vec![field("order_id")?, "deduct"],
         "order.closed" => vec![field("order_id")?, "release"],
-        "stock.return" => vec!["return", field("return_id")?],
-        "stock.adjust" => vec!["adjust", field("adjustment_id")?],
+        "stock.return" => vec![field("return_id")?, "return"],
+        "stock.adjust" => vec![field("adjustment_id")?, "adjust"],
         "payment.succeeded" => vec![
             field("provider")?,
             field("out_trade_no").or(field("order_id"))?,
             field("trade_status").unwrap_or("SUCCEEDED"),
             field("trade_no")?,
+            event_type,
         ],
         "payment.failed" => vec![
             field("provider")?,
             field("order_id")?,
-            "FAILED",
             field("trade_no")?,
+            event_type,
         ],
         "refund.succeeded" | "refund.failed" => vec![
             field("provider")?,
             field("order_id")?,
             field("refund_no")?,
-            if event_type == "refund.failed" {
-                "FAILED"
-            } else {
-                "SUCCEEDED"
-            },
+            event_type,
         ],
         "order.completed" => vec![
             field("user_id")?,

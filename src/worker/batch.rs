@@ -408,21 +408,12 @@ impl<R: Role> Processor<R> {
         self.ask(&mut work).await;
         self.points.pass(Point::Asked)?;
         if !work.is_settled() {
-            let mut tx = self.begin().await?;
+            let mut tx = self.store.begin().await?;
             self.transact(&mut *tx, &mut work).await?;
             tx.commit().await?;
             self.points.pass(Point::Committed)?;
         }
         Ok(work.outcomes_by_unit())
-    }
-
-    /// A transaction, in which nothing has met anything yet: if there is none to be had, no delivery
-    /// is to blame.
-    async fn begin(&self) -> Result<Box<dyn Tx>> {
-        match self.store.begin().await {
-            Err(store::Error::Conflict(what)) => Err(store::Error::Unavailable(what).into()),
-            begun => Ok(begun?),
-        }
     }
 
     /// What happens between begin and commit: steps 4 to 7.
@@ -457,11 +448,14 @@ impl<R: Role> Processor<R> {
         delivery: &'d Delivery,
         content: Result<Content<R::Event>, Malformed>,
     ) -> Unit<'d, R::Event> {
-        let anew = delivery.headers.get(ANEW).and_then(|n| n.parse().ok());
+        let anew = delivery
+            .headers
+            .get(ANEW)
+            .and_then(|anew| anew.parse().ok());
         let item = |event| {
             let key = self.role.key(&event);
             Item {
-                key: anew.map_or(key.clone(), |n| key.anew(n)),
+                key: anew.map_or(key.clone(), |anew| key.anew(anew)),
                 fingerprint: self.role.fingerprint(&event),
                 subject: self.role.subject(&event).to_owned(),
                 event,
@@ -692,7 +686,7 @@ impl<R: Role> Processor<R> {
     }
 }
 
-/// The header of a message that an operator has decided anew, with which time it is.
+/// The header of a message that an operator has decided anew: an [`Anew`](crate::domain::Anew).
 pub const ANEW: &str = "orderonce-anew";
 
 /// The beginning of an account of a failure: a person reads it, and it must not be what fails next.

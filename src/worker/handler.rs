@@ -4,6 +4,7 @@
 //! transaction, so that even it shares the claim, the commit and the outbox with its neighbours.
 
 use super::{Role, Ruling};
+use crate::domain::key::EmptyPart;
 use crate::domain::{Fingerprint, Key, RoleName, Timestamp, Verdict};
 use crate::message::{Envelope, Malformed, Outgoing};
 use crate::store::{self, Tx};
@@ -20,7 +21,11 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Which business action an event is. It must be the same for every copy of the event; never
     /// build it from a message id, a time or a random value.
-    fn key(&self, event: &Self::Event) -> Key;
+    ///
+    /// # Errors
+    /// [`EmptyPart`] if the event does not say which action it is; its message goes to the dead
+    /// letters.
+    fn key(&self, event: &Self::Event) -> Result<Key, EmptyPart>;
 
     /// Writes the effects of one event and returns what is to be published. It is called once per
     /// key, unless its transaction is rolled back; then its writes are gone too.
@@ -87,8 +92,10 @@ impl<H: Handler> Role for HandlerRole<H> {
         let items = envelope.items()?;
         let typed = items.iter().map(|fields| {
             let event: H::Event = fields.deserialize()?;
+            let key = self.handler.key(&event);
+            let key = key.map_err(|empty| fields.unusable(&empty.to_string()))?;
             Ok(Typed {
-                key: self.handler.key(&event),
+                key,
                 event,
                 subject: envelope.subject.to_string(),
             })

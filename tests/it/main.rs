@@ -6,14 +6,29 @@ mod batch;
 mod broker;
 #[cfg(test)]
 mod cases;
+mod cli;
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod day;
+#[cfg(test)]
+mod demo;
 #[cfg(test)]
 mod handler;
 #[cfg(test)]
 mod janitor;
 #[cfg(test)]
+mod parking;
+#[cfg(test)]
 mod reconcile;
 #[cfg(test)]
 mod relay;
+#[cfg(test)]
+mod schedules;
+#[cfg(test)]
+mod serve;
+#[cfg(test)]
+mod site;
 #[cfg(test)]
 mod store;
 #[cfg(test)]

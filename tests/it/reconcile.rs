@@ -95,12 +95,12 @@ const WORLD: &str = "
         ('O7', 'DEDUCTED', 1, @old, @old), ('X/1', 'DEDUCTED', 1, @old, @old);
     INSERT INTO deduction_flow (flow_id, order_id, sku_id, action, qty, available_after, at)
     VALUES
-        ('adjust/J1/A', NULL, 'A', 'adjust', 100, 100, @old),
+        ('J1/A/adjust', NULL, 'A', 'adjust', 100, 100, @old),
         ('O1/A/deduct', 'O1', 'A', 'deduct', -2, 98, @old + 2),
         ('O1/B/deduct', 'O1', 'B', 'deduct', -1, 49, @old + 2),
         ('O%2F2/A/deduct', 'O/2', 'A', 'deduct', -3, 95, @old),
         ('O%2F2/A/release', 'O/2', 'A', 'release', 3, 98, @old),
-        ('O1/A/return/X1', 'O1', 'A', 'return', 1, 99, @old + 600),
+        ('O1/A/X1/return', 'O1', 'A', 'return', 1, 99, @old + 600),
         ('O4/B/deduct', 'O4', 'B', 'deduct', -1, 48, @old),
         ('O5/B/deduct', 'O5', 'B', 'deduct', -2, 46, @old);
     INSERT INTO account (user_id, kind, balance, version, updated_at)
@@ -140,11 +140,11 @@ const WORLD: &str = "
         ('inventory', 'O6/deduct', 'O6', zeroblob(32), 'm11', 'stale', NULL, @old, @old),
         ('inventory', 'O7/deduct', 'O7', zeroblob(32), 'm12', 'applied', NULL, @old, @old),
         ('inventory', 'X%2F1/deduct', 'X/1', zeroblob(32), 'm13', 'duplicate', NULL, @old, @old),
-        ('inventory', 'return/X1', 'O1', zeroblob(32), 'm14', 'rejected', NULL,
+        ('inventory', 'X1/return', 'O1', zeroblob(32), 'm14', 'rejected', NULL,
             @old + 550, @old + 550),
-        ('inventory', 'return/X1/~anew-1', 'O1', zeroblob(32), 'm15', 'applied', NULL,
+        ('inventory', 'X1/return/~anew-1', 'O1', zeroblob(32), 'm15', 'applied', NULL,
             @old + 600, @old + 600),
-        ('inventory', 'adjust/J1', 'A', zeroblob(32), 'm16', 'applied', NULL, @old, @old),
+        ('inventory', 'J1/adjust', 'A', zeroblob(32), 'm16', 'applied', NULL, @old, @old),
         ('account', 'U1/POINTS/ORDER/O1/credit', 'O1', zeroblob(32), 'm17', 'applied', NULL,
             @old + 310, @old + 310),
         ('account', 'U1/POINTS/REFUND/O1%2Fali%2FR1/reverse', 'O1', zeroblob(32), 'm18', 'applied',
@@ -321,7 +321,7 @@ breaks! {
     reservation_rejected:
         "UPDATE reservation SET status = 'REJECTED' WHERE order_id = 'O5'" => order("O5"), "0", "1";
     returns_within_deduction:
-        "UPDATE deduction_flow SET qty = 3 WHERE flow_id = 'O1/A/return/X1'"
+        "UPDATE deduction_flow SET qty = 3 WHERE flow_id = 'O1/A/X1/return'"
             => order("O1"), "at most 2", "3";
     flows_reserved:
         "DELETE FROM reservation WHERE order_id = 'O5'"
@@ -467,9 +467,9 @@ breaks! {
             => claim("inventory", "O%2F2/release"), "RELEASED", "DEDUCTED";
     claims_without_stock_flow:
         "DELETE FROM deduction_flow WHERE action = 'return'"
-            => claim("inventory", "return/X1/~anew-1"), "1 flow", "0 flows";
+            => claim("inventory", "X1/return/~anew-1"), "1 flow", "0 flows";
         "DELETE FROM deduction_flow WHERE action = 'adjust'"
-            => claim("inventory", "adjust/J1"), "1 flow", "0 flows";
+            => claim("inventory", "J1/adjust"), "1 flow", "0 flows";
     claims_without_account_flow:
         "DELETE FROM account_flow WHERE source_id = 'D/1'"
             => claim("account", "U1/BALANCE/VOUCHER/D%2F1/debit"), "1 flow", "0 flows";
@@ -491,9 +491,9 @@ breaks! {
             => sku("B"), "1 claim", "0 claims";
         "DELETE FROM idempotent_record WHERE key = 'O%2F2/release'"
             => sku("A"), "1 claim", "0 claims";
-        "DELETE FROM idempotent_record WHERE key = 'return/X1/~anew-1'"
+        "DELETE FROM idempotent_record WHERE key = 'X1/return/~anew-1'"
             => sku("A"), "1 claim", "0 claims";
-        "DELETE FROM idempotent_record WHERE key = 'adjust/J1'" => sku("A"), "1 claim", "0 claims";
+        "DELETE FROM idempotent_record WHERE key = 'J1/adjust'" => sku("A"), "1 claim", "0 claims";
     account_flows_without_claim:
         "DELETE FROM idempotent_record WHERE key = 'U1/BALANCE/VOUCHER/D%2F1/debit'"
             => account("U1", "BALANCE"), "1 claim", "0 claims";
@@ -656,9 +656,9 @@ async fn flows_near_the_end_of_the_range_are_added_up() {
              VALUES ('U', 'K', 9223372036854775807, 3, @old);
              INSERT INTO deduction_flow (flow_id, sku_id, action, qty, available_after, at)
              VALUES
-                ('adjust/1/S', 'S', 'adjust', 9223372036854775806, 9223372036854775807, @old),
-                ('adjust/2/S', 'S', 'adjust', -9223372036854775807, 0, @old),
-                ('adjust/3/S', 'S', 'adjust', 5, 5, @old);
+                ('1/S/adjust', 'S', 'adjust', 9223372036854775806, 9223372036854775807, @old),
+                ('2/S/adjust', 'S', 'adjust', -9223372036854775807, 0, @old),
+                ('3/S/adjust', 'S', 'adjust', 5, 5, @old);
              INSERT INTO stock (sku_id, opening, available, version, updated_at)
              VALUES ('S', 1, 5, 3, @old)",
         )

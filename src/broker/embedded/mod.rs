@@ -3,8 +3,9 @@
 //! What lives here: routing, leases, and the tasks that transactions run in. A delivery is a lease:
 //! the row stays where it is and becomes invisible until the lease ends, so a killed process costs
 //! time and no message. Each lease raises the row's fence, and only the newest fence settles.
-//! `unsettled` counts the leases that ended without a word; a row that reaches the delivery limit is
-//! taken for one that kills the process and is kept away from consumers.
+//! `unsettled` counts the leases that ended without a word; a row that has a few of them is leased
+//! alone, and one that reaches the delivery limit is taken for one that kills the process and is kept
+//! away from consumers.
 //!
 //! What deliberately does not: an exchange. A publication is written once per queue that wants it,
 //! so that each role settles a row of its own.

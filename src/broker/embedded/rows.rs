@@ -1,11 +1,11 @@
 //! The statements of the queue. Each transaction takes the clock after it has the write lock, so
 //! that rows become visible in the order of their commits.
 
-use super::Shared;
+use super::{Options, Shared};
 use crate::broker::{Delivery, Depth, Headers, Publication, Settlement, Tag};
 use crate::domain::{RoleName, Timestamp};
 use crate::store::sqlite::from_sqlx;
-use crate::store::{Error, Result};
+use crate::store::{Error, Result, WOKEN};
 use bytes::Bytes;
 use serde::Serialize;
 use sqlx::sqlite::SqliteConnection;
@@ -21,6 +21,8 @@ pub struct Kept {
     pub message_id: String,
     /// The message.
     pub message: Bytes,
+    /// Whether it had been parked and was handed back.
+    pub woken: bool,
     /// How often it was delivered.
     pub deliveries: u32,
     /// Whether it was acknowledged.
@@ -130,8 +132,10 @@ pub(super) struct Leased {
 
 type DeliveryRow = (i64, i64, Vec<u8>, String, u32, u32);
 
+type DueRow = (i64, i64, Vec<u8>, String, u32, u32, u32);
+
 const DUE: &str = "
-    SELECT id, fence + 1, message, headers, attempt, deliveries + 1 FROM queue_message
+    SELECT id, fence + 1, message, headers, attempt, deliveries + 1, unsettled FROM queue_message
     WHERE queue = ?1 AND acked_at IS NULL AND visible_at <= ?2 AND unsettled < ?3
     ORDER BY visible_at, id LIMIT ?4";
 
@@ -141,13 +145,37 @@ const LEASE: &str = "
         deliveries = deliveries + 1, unsettled = unsettled + 1
     WHERE id IN (SELECT value FROM json_each(?1))";
 
+/// Leases that ended without a word after which a message is leased alone. One may have been any
+/// restart; from the second on, the message may be what ends the process.
+const SUSPECT_AFTER: u32 = 2;
+
+/// Leaves of the messages that are due those that are leased together, and returns for how long.
+///
+/// That is all before the first suspect, or the suspect alone: a killer takes no neighbour along to
+/// the delivery limit. A suspect's lease ends somewhat early, at random, so that what another role
+/// of the killed process had in hand is not due again in the very moment when the killer is.
+fn together(due: &mut Vec<DueRow>, options: &Options) -> Duration {
+    let suspect_after = SUSPECT_AFTER.min(options.delivery_limit - 1);
+    let is_suspect = |&(.., unsettled): &DueRow| unsettled >= suspect_after;
+    match due.iter().position(is_suspect) {
+        Some(0) => {
+            due.truncate(1);
+            options.lease.mul_f64(1.0 - fastrand::f64() / 2.0)
+        }
+        Some(before) => {
+            due.truncate(before);
+            options.lease
+        }
+        None => options.lease,
+    }
+}
+
 /// Leases up to `max` messages, oldest first. The write lock is held from the first statement, so
 /// that the second one meets the rows that the first one read.
 pub(super) async fn lease(shared: &Shared, queue: &RoleName, max: usize) -> Result<Leased> {
     let mut tx = shared.database.begin().await?;
     let now = shared.database.now();
-    let until = now.plus(shared.options.lease);
-    let due: Vec<DeliveryRow> = sqlx::query_as(DUE)
+    let mut due: Vec<DueRow> = sqlx::query_as(DUE)
         .bind(queue.as_str())
         .bind(now.0)
         .bind(shared.options.delivery_limit)
@@ -155,7 +183,12 @@ pub(super) async fn lease(shared: &Shared, queue: &RoleName, max: usize) -> Resu
         .fetch_all(&mut *tx)
         .await
         .map_err(from_sqlx)?;
-    let deliveries: Vec<Delivery> = due.into_iter().map(delivery).collect();
+    let until = now.plus(together(&mut due, &shared.options));
+    let due = due.into_iter();
+    let due = due.map(|(id, fence, message, headers, attempt, deliveries, _)| {
+        delivery((id, fence, message, headers, attempt, deliveries))
+    });
+    let deliveries: Vec<Delivery> = due.collect();
     if !deliveries.is_empty() {
         let ids: Vec<i64> = deliveries.iter().map(|delivery| delivery.tag.id).collect();
         sqlx::query(LEASE)
@@ -375,22 +408,24 @@ pub(super) async fn depth(shared: &Shared, queue: &RoleName) -> Result<Depth> {
     })
 }
 
-type KeptRow = (String, String, Vec<u8>, u32, bool);
+type KeptRow = (String, String, Vec<u8>, bool, u32, bool);
 
 const KEPT: &str = "
-    SELECT queue, message_id, message, deliveries, acked_at IS NOT NULL
+    SELECT queue, message_id, message, instr(headers, ?1) > 0, deliveries, acked_at IS NOT NULL
     FROM queue_message ORDER BY id";
 
 /// Every row, in the order of publishing.
 pub(super) async fn kept(shared: &Shared) -> Result<Vec<Kept>> {
     let rows: Vec<KeptRow> = sqlx::query_as(KEPT)
+        .bind(format!("\"{WOKEN}\":"))
         .fetch_all(shared.database.readers())
         .await
         .map_err(from_sqlx)?;
-    let kept = |(queue, message_id, message, deliveries, acked): KeptRow| Kept {
+    let kept = |(queue, message_id, message, woken, deliveries, acked): KeptRow| Kept {
         queue: RoleName::new(queue),
         message_id,
         message: message.into(),
+        woken,
         deliveries,
         acked,
     };

@@ -35,7 +35,8 @@ impl Naive {
         // Messages that are copies of each other share their effect: all but one delivery is too
         // many.
         let mut delivered: HashMap<(&RoleName, &str), (&Kept, i64)> = HashMap::new();
-        for kept in kept {
+        // Who never parks a message is never handed one back.
+        for kept in kept.iter().filter(|kept| !kept.woken) {
             let message = delivered
                 .entry((&kept.queue, &kept.message_id))
                 .or_insert((kept, 0));

@@ -3,8 +3,8 @@
 use super::Naive;
 use crate::broker::embedded::Kept;
 use crate::domain::{Currency, Layer, Money, Outcome};
+use crate::ops::table::{Table, grouped};
 use crate::ops::{online_retail, reconcile};
-use comfy_table::{Cell, CellAlignment, Table};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -109,98 +109,98 @@ fn count(log: &str) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str, u64>
     (outcomes, layers)
 }
 
+/// What the day was, what became of its deliveries, what would have become of them, and the verdict.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        let mut row = |what: &str, count: String, remark: String| {
-            let count = Cell::new(count).set_alignment(CellAlignment::Right);
-            table.add_row([Cell::new(what), count, Cell::new(remark)]);
-        };
-        row(
-            "orders",
-            self.orders.to_string(),
-            format!("{} invoice lines of a real shop", self.lines),
-        );
-        row(
-            "messages",
-            self.messages.to_string(),
-            format!(
-                "{} from the shop, the rest between the roles",
-                self.shop_messages
-            ),
-        );
-        row(
-            "deliveries",
-            self.deliveries.to_string(),
-            "copies and redeliveries counted".to_owned(),
-        );
-        row(
-            "kills",
-            self.kills.to_string(),
-            "SIGKILL to the workers".to_owned(),
-        );
-        for name in Outcome::NAMES {
-            let count = self.outcomes.get(name).copied().unwrap_or(0);
-            let remark = if name == "duplicate" {
-                let layers = self.duplicates.iter().filter(|(_, count)| **count > 0);
-                let layers: Vec<_> = layers
-                    .map(|(layer, count)| format!("{count} by {layer}"))
-                    .collect();
-                format!("seen by layer: {}", layers.join(", "))
-            } else {
-                remark(name).to_owned()
-            };
-            row(&format!("  {name}"), count.to_string(), remark);
-        }
-        row(
-            "  interrupted",
-            self.interrupted.to_string(),
-            "cut off by a kill, came again".to_owned(),
-        );
-        writeln!(f, "{table}")?;
-
-        let naive = &self.naive;
-        let pounds = |minor| Money::new(minor, Currency::GBP).to_string();
-        writeln!(
-            f,
-            "A consumer without any of this, on the same deliveries, would have"
-        )?;
-        writeln!(
-            f,
-            "  taken {} units from stock again, {} of them not there",
-            naive.units_deducted_twice, naive.units_oversold
-        )?;
-        writeln!(
-            f,
-            "  credited {} points too many",
-            naive.points_over_credited
-        )?;
-        writeln!(
-            f,
-            "  credited {} to customers again",
-            pounds(naive.money_over_credited_minor)
-        )?;
-        writeln!(
-            f,
-            "  booked {} of payments again",
-            pounds(naive.payments_double_booked_minor)
-        )?;
-        writeln!(f)?;
-        if self.differences > 0 {
+        writeln!(f, "{}", self.day())?;
+        writeln!(f, "{}", self.by_outcome())?;
+        writeln!(f, "{}", self.without())?;
+        if !self.reconciliation.is_clean() {
             writeln!(f, "{}", self.reconciliation)?;
         }
-        writeln!(
-            f,
-            "differences: {} ({:.1} s)",
-            self.differences, self.seconds
-        )
+        let verdict = if self.reconciliation.is_clean() {
+            "every effect happened once"
+        } else {
+            "something happened twice, or not at all"
+        };
+        let (differences, seconds) = (self.differences, self.seconds);
+        writeln!(f, "differences: {differences}, {verdict} ({seconds:.1} s)")
+    }
+}
+
+impl Report {
+    fn day(&self) -> Table {
+        let mut table = Table::new(&["the day", "count", ""], &["count"]);
+        let mut row = |what: &str, count: u64, remark: &str| {
+            table.row([what.to_owned(), grouped(count), remark.to_owned()]);
+        };
+        let lines = format!("{} invoice lines of a real shop", grouped(self.lines));
+        row("orders", self.orders, &lines);
+        let of_shop = grouped(self.shop_messages);
+        let messages = format!("{of_shop} from the shop, the rest between the roles");
+        row("messages", self.messages, &messages);
+        row(
+            "deliveries",
+            self.deliveries,
+            "copies and redeliveries counted",
+        );
+        row("kills", self.kills.into(), "SIGKILL to the workers");
+        table
+    }
+
+    fn by_outcome(&self) -> Table {
+        let mut table = Table::new(&["outcome", "deliveries", ""], &["deliveries"]);
+        let mut row = |name: &str, count: u64, remark: String| {
+            table.row([name.to_owned(), grouped(count), remark]);
+        };
+        for name in Outcome::NAMES {
+            let count = self.outcomes.get(name).copied().unwrap_or(0);
+            let layers = self.duplicates.iter().filter(|(_, count)| **count > 0);
+            let layers: Vec<_> = layers
+                .map(|(layer, &count)| format!("{} by {layer}", grouped(count)))
+                .collect();
+            if name == "duplicate" && !layers.is_empty() {
+                row(
+                    name,
+                    count,
+                    format!("had no effect, seen {}", layers.join(", ")),
+                );
+            } else {
+                row(name, count, remark(name).to_owned());
+            }
+        }
+        let interrupted = "cut off by a kill, came again".to_owned();
+        row("interrupted", self.interrupted, interrupted);
+        table
+    }
+
+    fn without(&self) -> Table {
+        let naive = &self.naive;
+        let header = &["a consumer without any of this", "would have"];
+        let mut table = Table::new(header, &["a consumer without any of this"]);
+        let mut row = |amount: String, what: &str| table.row([amount, what.to_owned()]);
+        let pounds = |minor| grouped(Money::new(minor, Currency::GBP));
+        let units = |units| format!("{} units", grouped(units));
+        row(units(naive.units_deducted_twice), "taken from stock again");
+        row(units(naive.units_oversold), "sold that were not there");
+        let points = format!("{} points", grouped(naive.points_over_credited));
+        row(points, "credited again");
+        row(
+            pounds(naive.money_over_credited_minor),
+            "credited to customers again",
+        );
+        row(
+            pounds(naive.payments_double_booked_minor),
+            "of payments booked again",
+        );
+        table
     }
 }
 
 fn remark(outcome: &str) -> &'static str {
     match outcome {
         "applied" => "took effect, once",
+        "duplicate" => "had no effect",
         "conflict" => "same key, other content",
         "parked" => "came too early, waited in the database",
         "stale" => "came too late to matter",

@@ -6,8 +6,8 @@ use super::fields::{
 use super::rows::{Broken, Row};
 use super::{Entry, Invoice, Opening, Options, Reason, Report, Skipped, WINDOW, is_charge};
 use crate::domain::event::{
-    AccountChange, AccountEvent, Adjustment, InventoryEvent, OrderCreate, OrderEvent, OrderLine,
-    OrderRef, PaymentSucceeded, StockAdjust,
+    AccountChange, AccountEvent, Adjustment, InventoryEvent, MAX_AMOUNT, MAX_QTY, OrderCreate,
+    OrderEvent, OrderLine, OrderRef, PaymentSucceeded, StockAdjust,
 };
 use crate::domain::money::Decimal;
 use crate::domain::{
@@ -232,8 +232,11 @@ impl Mapper {
         if price.is_negative() && !charge {
             return Err(Reason::NegativePrice(excerpt(written)));
         }
+        within(MAX_QTY, Some(qty))?;
         let (unit_price, _) = price.times(1, CURRENCY).ok_or(Reason::TooLarge)?;
         let (amount, rounded) = price.times(qty, CURRENCY).ok_or(Reason::TooLarge)?;
+        within(MAX_AMOUNT, Some(unit_price.minor))?;
+        within(MAX_AMOUNT, Some(amount.minor))?;
 
         match &open.header {
             Some(header) if header.customer != customer => {
@@ -421,6 +424,7 @@ impl Mapper {
             if total_minor < 0 {
                 return Err(Reason::NegativeTotal(total_minor));
             }
+            within(MAX_AMOUNT, Some(total_minor))?;
             self.order_events(open, header, lines, total_minor, &mut entries)?;
         }
         self.adjust("write-off", open, &written_off, &mut entries)?;
@@ -470,8 +474,7 @@ impl Mapper {
     fn cancellation(&self, open: &Open, header: &Header) -> Result<Vec<Entry>, Reason> {
         let mut refund: i64 = 0;
         for line in &open.lines {
-            let sum = refund.checked_sub(line.amount_minor);
-            refund = sum.ok_or(Reason::TooLarge)?;
+            refund = within(MAX_AMOUNT, refund.checked_sub(line.amount_minor))?;
         }
         if refund < 0 {
             return Err(Reason::NegativeRefund(refund));
@@ -521,7 +524,7 @@ impl Mapper {
             };
             if let Some((_, sum)) = sums.get_mut(index) {
                 let added = change.and_then(|change| sum.checked_add(change));
-                *sum = added.ok_or(Reason::TooLarge)?;
+                *sum = within(MAX_QTY, added)?;
             }
         }
         for (sku_id, change) in sums {
@@ -540,6 +543,12 @@ impl Mapper {
         }
         Ok(())
     }
+}
+
+/// A number that an event may state.
+fn within(limit: i64, number: Option<i64>) -> Result<i64, Reason> {
+    let number = number.filter(|number| (-limit..=limit).contains(number));
+    number.ok_or(Reason::TooLarge)
 }
 
 fn user_id(open: &Open, header: &Header) -> Result<UserId, Reason> {

@@ -633,16 +633,19 @@ const STATEMENTS: &[(&str, &str)] = &[
     (
         "claims_without_reservation",
         "
+        WITH claim AS (
+            SELECT role, key, subject,
+                CASE WHEN instr(key, '/~anew-') > 0
+                    THEN substr(key, 1, instr(key, '/~anew-') - 1) ELSE key END AS base
+            FROM idempotent_record
+            WHERE role = 'inventory' AND outcome = 'applied')
         SELECT c.role AS subject, c.key AS part,
-            CASE WHEN instr(c.key || '/', '/release/') > 0 THEN 'RELEASED' ELSE 'any status' END
-                AS expected,
+            CASE WHEN c.base LIKE '%/release' THEN 'RELEASED' ELSE 'any status' END AS expected,
             r.status AS found, NULL AS currency, 'order ' || c.subject AS detail
-        FROM idempotent_record AS c
+        FROM claim AS c
         LEFT JOIN reservation AS r ON r.order_id = c.subject
-        WHERE c.role = 'inventory' AND c.outcome = 'applied'
-            AND substr(c.key, 1, 7) NOT IN ('return/', 'adjust/')
-            AND (instr(c.key || '/', '/deduct/') > 0 AND r.status IS NULL
-                OR instr(c.key || '/', '/release/') > 0 AND r.status IS DISTINCT FROM 'RELEASED')
+        WHERE c.base LIKE '%/deduct' AND r.status IS NULL
+            OR c.base LIKE '%/release' AND r.status IS DISTINCT FROM 'RELEASED'
         ORDER BY c.role, c.key LIMIT ?3",
     ),
     // A key that was decided anew ends in '/~anew-' and a number; the flow has the first one's id.
@@ -655,13 +658,11 @@ const STATEMENTS: &[(&str, &str)] = &[
                     THEN substr(key, 1, instr(key, '/~anew-') - 1) ELSE key END AS base,
                 replace(replace(replace(subject, '%', '%25'), '/', '%2F'), '~', '%7E') AS escaped
             FROM idempotent_record
-            WHERE role = 'inventory' AND outcome = 'applied'
-                AND substr(key, 1, 7) IN ('return/', 'adjust/'))
+            WHERE role = 'inventory' AND outcome = 'applied')
         SELECT c.role AS subject, c.key AS part, '1 flow' AS expected, '0 flows' AS found,
             NULL AS currency, 'order ' || c.subject AS detail
         FROM claim AS c
-        WHERE substr(c.key, 1, 7) = 'return/'
-            AND c.base NOT IN ('return/deduct', 'return/release')
+        WHERE c.base LIKE '%/return'
             AND NOT EXISTS (
                 SELECT 1 FROM deduction_flow AS f
                 WHERE f.order_id = c.subject AND f.action = 'return'
@@ -671,11 +672,11 @@ const STATEMENTS: &[(&str, &str)] = &[
         UNION ALL
         SELECT c.role, c.key, '1 flow', '0 flows', NULL, 'SKU ' || c.subject
         FROM claim AS c
-        WHERE substr(c.key, 1, 7) = 'adjust/'
-            AND c.base NOT IN ('adjust/deduct', 'adjust/release')
+        WHERE c.base LIKE '%/adjust' AND instr(c.base, '~') = 0
             AND length(CAST(c.base || '/' || c.escaped AS BLOB)) <= 191
             AND NOT EXISTS (
-                SELECT 1 FROM deduction_flow AS f WHERE f.flow_id = c.base || '/' || c.escaped)
+                SELECT 1 FROM deduction_flow AS f
+                WHERE f.flow_id = substr(c.base, 1, length(c.base) - 6) || c.escaped || '/adjust')
         ORDER BY 1, 2 LIMIT ?3",
     ),
     // An order.refunded that found nothing to take back is applied without a flow.
@@ -729,11 +730,18 @@ const STATEMENTS: &[(&str, &str)] = &[
                     CASE WHEN r.status = 'RELEASED' THEN '/release/' ELSE '/deduct/' END) > 0)
         ORDER BY r.order_id LIMIT ?3",
     ),
-    // There are many flows for each claim of an order, so its claims are gathered first.
+    // There are many flows for each claim of an order, so its claims are gathered first. Flows with
+    // a hashed id tell only their order or SKU.
     (
         "stock_flows_without_claim",
         "
-        WITH flow AS (
+        WITH claim AS (
+            SELECT subject,
+                CASE WHEN instr(key, '/~anew-') > 0
+                    THEN substr(key, 1, instr(key, '/~anew-') - 1) ELSE key END AS base
+            FROM idempotent_record
+            WHERE role = 'inventory' AND outcome IN ('applied', 'duplicate')),
+        flow AS (
             SELECT flow_id, order_id, sku_id, action,
                 replace(replace(replace(sku_id, '%', '%25'), '/', '%2F'), '~', '%7E') AS sku,
                 replace(replace(replace(order_id, '%', '%25'), '/', '%2F'), '~', '%7E') AS escaped
@@ -742,25 +750,15 @@ const STATEMENTS: &[(&str, &str)] = &[
             NULL AS currency, 'flow ' || f.flow_id AS detail
         FROM flow AS f
         WHERE f.action IN ('deduct', 'release') AND (coalesce(f.order_id, ''), f.action) NOT IN (
-                SELECT subject,
-                    CASE WHEN instr(key || '/', '/deduct/') > 0 THEN 'deduct' ELSE 'release' END
-                FROM idempotent_record
-                WHERE role = 'inventory' AND outcome IN ('applied', 'duplicate')
-                    AND (instr(key || '/', '/deduct/') > 0 OR instr(key || '/', '/release/') > 0))
-            OR f.action = 'return' AND NOT EXISTS (
-                SELECT 1 FROM idempotent_record AS c
-                WHERE c.subject = f.order_id AND c.role = 'inventory'
-                    AND c.outcome IN ('applied', 'duplicate')
-                    AND (instr(f.flow_id, '~') > 0 AND substr(c.key, 1, 7) = 'return/'
-                        OR instr(c.key || '/',
-                            substr(f.flow_id, length(f.escaped) + length(f.sku) + 3) || '/') = 1))
-            OR f.action = 'adjust' AND instr(f.flow_id, '~') = 0 AND NOT EXISTS (
-                SELECT 1 FROM idempotent_record AS c
-                WHERE c.role = 'inventory' AND c.outcome IN ('applied', 'duplicate')
-                    AND c.key >= substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 1)
-                    AND c.key < substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 1) || '0'
-                    AND instr(c.key || '/',
-                        substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 1) || '/') = 1)
+                SELECT subject, CASE WHEN base LIKE '%/deduct' THEN 'deduct' ELSE 'release' END
+                FROM claim
+                WHERE base LIKE '%/deduct' OR base LIKE '%/release')
+            OR f.action = 'return' AND instr(f.flow_id, '~') = 0
+                AND (f.order_id, substr(f.flow_id, length(f.escaped) + length(f.sku) + 3)) NOT IN (
+                    SELECT subject, base FROM claim WHERE base LIKE '%/return')
+            OR f.action = 'adjust' AND instr(f.flow_id, '~') = 0
+                AND (f.sku_id, substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 7) || 'adjust')
+                    NOT IN (SELECT subject, base FROM claim WHERE base LIKE '%/adjust')
         ORDER BY f.flow_id LIMIT ?3",
     ),
     // The parts before the action are the flow's own, so the keys of its claims are those that

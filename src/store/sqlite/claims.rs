@@ -52,11 +52,9 @@ impl Claims for SqliteTx {
         let mut taken = self
             .taken(role, keys.filter(|key| !fresh.contains(key)))
             .await?;
-        // A key that is neither fresh nor taken would be one that is given twice: the second is
-        // told what it would be told in a later transaction.
-        let answer = |claim: &NewClaim<'_>| match taken.remove(claim.key.as_str()) {
-            Some(claimed) => claimed,
-            None => Claimed::Fresh,
+        let answer = |claim: &NewClaim<'_>| {
+            let taken = taken.remove(claim.key.as_str());
+            taken.unwrap_or(Claimed::Fresh)
         };
         Ok(claims.iter().map(answer).collect())
     }

@@ -7,7 +7,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{Sqlite, Transaction};
+use sqlx::{Connection, Sqlite, Transaction};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -89,7 +89,16 @@ impl Database {
             .pragma("wal_autocheckpoint", "4000")
             .pragma("journal_size_limit", "67108864");
         let opened = |error| on_open(&options.path, error);
-        let writer = pool(1).connect_with(write).await.map_err(opened)?;
+        // SQLite rolls back by itself when the disk is full, and the driver then believes for ever
+        // that it is in a transaction: such a connection is replaced.
+        let writer = pool(1)
+            .before_acquire(|connection, _| {
+                let is_idle = !connection.is_in_transaction();
+                Box::pin(async move { Ok(is_idle) })
+            })
+            .connect_with(write)
+            .await
+            .map_err(opened)?;
         // A file that cannot be written shows it only when it is written to.
         let mut probe = writer.begin_with("BEGIN IMMEDIATE").await.map_err(opened)?;
         sqlx::query("CREATE TABLE orderonce_probe (x)")

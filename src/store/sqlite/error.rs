@@ -28,8 +28,9 @@ fn result_code(error: &sqlx::Error) -> Option<i32> {
     error.as_database_error()?.code()?.parse().ok()
 }
 
-/// Classifies an error of a statement.
-pub(crate) fn from_sqlx(error: sqlx::Error) -> Error {
+/// Classifies an error of a statement, such as one of a handler of your own.
+#[must_use]
+pub fn from_sqlx(error: sqlx::Error) -> Error {
     let Some(extended) = result_code(&error) else {
         if let sqlx::Error::ColumnDecode { index, source } = error {
             return Error::Corrupt {

@@ -22,10 +22,10 @@ mod set;
 mod tx;
 
 pub use connect::{Database, Options};
-pub(crate) use error::from_sqlx;
+pub use error::from_sqlx;
 pub use tx::SqliteTx;
 
-use super::{Result, Store, Tx};
+use super::{Error, Result, Store, Tx};
 use async_trait::async_trait;
 
 /// The store in a SQLite file.
@@ -51,7 +51,7 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn begin(&self) -> Result<Box<dyn Tx>> {
-        let transaction = self.database.begin().await?;
+        let transaction = self.database.begin().await.map_err(as_locked)?;
         Ok(Box::new(SqliteTx::new(transaction, self.database.clone())))
     }
 
@@ -63,5 +63,14 @@ impl Store for SqliteStore {
 
     async fn close(&self) {
         self.database.close().await;
+    }
+}
+
+/// A lock that was waited for in vain says nothing of the data that was to be written: it costs time
+/// and no attempt, as if the database were away.
+fn as_locked(error: Error) -> Error {
+    match error {
+        Error::Conflict(busy) => Error::Unavailable(busy),
+        other => other,
     }
 }

@@ -54,7 +54,8 @@ impl Parking for SqliteTx {
     async fn wake(&mut self, now: Timestamp, tokens: &[Token]) -> Result<u64> {
         const HAND_BACK: &str = "
             INSERT INTO outbox (aggregate, addressee, event_type, message_id, headers, message, created_at)
-            SELECT subject, role, event_type, message_id, headers, CAST(message AS BLOB), ?1
+            SELECT subject, role, event_type, message_id,
+                json_set(headers, '$.orderonce-woken', 'true'), CAST(message AS BLOB), ?1
             FROM parked_event
             WHERE woken_at IS NULL AND awaits IN (SELECT value FROM json_each(?2))
             ORDER BY parked_at, key";

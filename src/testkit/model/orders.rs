@@ -54,8 +54,14 @@ struct Refund {
     order_id: String,
     trade_no: Option<String>,
     amount_minor: i64,
-    /// Requested and failed ones wait for a success.
-    succeeded: bool,
+    status: RefundStatus,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RefundStatus {
+    Requested,
+    Succeeded,
+    Failed,
 }
 
 impl Status {
@@ -97,6 +103,15 @@ impl Orders {
         };
         let orders = self.orders.iter();
         orders.map(|(id, it)| (id.clone(), state(it))).collect()
+    }
+
+    /// Unpaid orders whose deadline has come.
+    pub(super) fn due(&self, now_ms: i64) -> Vec<String> {
+        let orders = self.orders.iter();
+        let due = orders.filter(|(_, order)| {
+            order.status == Status::WaitPay && order.pay_deadline_ms <= now_ms
+        });
+        due.map(|(id, _)| id.clone()).collect()
     }
 
     pub(super) fn decide(
@@ -348,7 +363,7 @@ impl Orders {
         if known.is_some_and(|it| it.order_id != order_id) {
             return Some(Said::rejected("number_of_another_order"));
         }
-        if let Some(known) = known.filter(|it| it.succeeded) {
+        if let Some(known) = known.filter(|it| it.status == RefundStatus::Succeeded) {
             return Some(if own.is_some_and(|own| own != known.amount_minor) {
                 Verdict::Conflict.into()
             } else {
@@ -396,7 +411,7 @@ impl Orders {
             order_id: order_id.to_owned(),
             trade_no: Some(trade_no.clone()),
             amount_minor: amount,
-            succeeded: true,
+            status: RefundStatus::Succeeded,
         };
         self.refunds.insert(number, refund);
         order.version += 1;
@@ -439,20 +454,24 @@ impl Orders {
         if order.status == Status::WaitPay {
             return Some(Verdict::Stale.into());
         }
+        let known = self.refunds.get(&number);
+        if known.is_some_and(|it| it.order_id != order_id) {
+            return Some(Said::rejected("number_of_another_order"));
+        }
+        match known.map(|it| it.status) {
+            Some(RefundStatus::Succeeded) => return Some(Verdict::Stale.into()),
+            Some(RefundStatus::Failed) => return Some(Verdict::Duplicate.into()),
+            Some(RefundStatus::Requested) | None => {}
+        }
         let refund = self.refunds.entry(number).or_insert_with(|| Refund {
             order_id: order_id.to_owned(),
             trade_no: None,
             amount_minor: 0,
-            succeeded: false,
+            status: RefundStatus::Failed,
         });
-        Some(if refund.order_id != order_id {
-            Said::rejected("number_of_another_order")
-        } else if refund.succeeded {
-            Verdict::Stale.into()
-        } else {
-            order.version += 1;
-            Said::applied()
-        })
+        refund.status = RefundStatus::Failed;
+        order.version += 1;
+        Some(Said::applied())
     }
 
     /// Provider and trade number of the payment that made the order PAID.
@@ -466,25 +485,26 @@ impl Orders {
     fn ask_refund(&mut self, provider: &str, trade_no: &str, amount: i64) -> Option<Emitted> {
         let trade = (provider.to_owned(), trade_no.to_owned());
         let payment = self.payments.get(&trade)?;
-        let refund_no = refund_no(provider, trade_no);
+        // A number that somebody has used for a refund is not used again.
+        let mut number = (provider.to_owned(), refund_no(provider, trade_no));
+        while self.refunds.contains_key(&number) {
+            number.1 = refund_no(provider, &number.1);
+        }
         let requested = json!({
             "order_id": payment.order_id,
             "provider": provider,
             "trade_no": trade_no,
-            "refund_no": refund_no,
+            "refund_no": number.1,
             "amount_minor": amount,
             "currency": payment.currency,
         });
-        let number = (provider.to_owned(), refund_no);
-        if self.refunds.get(&number).is_none_or(|it| !it.succeeded) {
-            let refund = Refund {
-                order_id: payment.order_id.clone(),
-                trade_no: Some(trade_no.to_owned()),
-                amount_minor: amount,
-                succeeded: false,
-            };
-            self.refunds.insert(number, refund);
-        }
+        let refund = Refund {
+            order_id: payment.order_id.clone(),
+            trade_no: Some(trade_no.to_owned()),
+            amount_minor: amount,
+            status: RefundStatus::Requested,
+        };
+        self.refunds.insert(number, refund);
         Some(Emitted {
             event_type: "refund.requested",
             data: requested,
@@ -513,7 +533,8 @@ fn refunded(refunds: &BTreeMap<(String, String), Refund>, provider: &str, trade_
     refunds
         .iter()
         .filter(|((of, _), refund)| {
-            refund.succeeded && of == provider && refund.trade_no.as_deref() == Some(trade_no)
+            let succeeded = refund.status == RefundStatus::Succeeded;
+            succeeded && of == provider && refund.trade_no.as_deref() == Some(trade_no)
         })
         .map(|(_, refund)| refund.amount_minor)
         .sum()

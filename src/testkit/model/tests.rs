@@ -236,7 +236,10 @@ fn early_events_are_parked_and_woken_step_by_step() {
     let said = it.tell("order.create", order(1000));
     assert_eq!(
         woken(&said),
-        ["O1/order.complete", "alipay/O1/SUCCEEDED/T1"]
+        [
+            "O1/order.complete",
+            "alipay/O1/SUCCEEDED/T1/payment.succeeded"
+        ]
     );
 
     let said = it.tell("order.complete", o1());
@@ -269,7 +272,7 @@ fn the_end_of_an_order_wakes_all_that_waits_for_it() {
         [
             "O1/order.complete",
             "O1/order.ship",
-            "alipay/O1/R1/SUCCEEDED"
+            "alipay/O1/R1/refund.succeeded"
         ]
     );
     assert_eq!(
@@ -344,7 +347,7 @@ fn stock_comes_back_once() {
     let said = it.tell("order.created", created);
     assert_eq!(
         (types(&said), woken(&said)),
-        (vec!["stock.deducted"], vec!["return/B1"])
+        (vec!["stock.deducted"], vec!["B1/return"])
     );
     assert_eq!(it.stock("a"), (7, 2));
     it.tell("stock.return", back("B1", 1));
@@ -633,6 +636,7 @@ fn copies_of_applied_events_move_nothing_when_their_keys_are_forgotten() {
         let without_versions = |model: &Model| {
             let mut snapshot = model.snapshot();
             snapshot.orders.values_mut().for_each(|it| it.version = 0);
+            snapshot.claims.clear();
             snapshot
         };
         let before = without_versions(&played.model);

@@ -3,6 +3,7 @@
 use crate::support::{World, and, create, create_worth, of, paid};
 use orderonce::broker::Headers;
 use orderonce::domain::RoleName;
+use orderonce::store::WOKEN;
 use serde_json::json;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ async fn an_early_event_is_parked_woken_and_applied() {
     assert_eq!(world.run_payments().await, [parked]);
     assert_eq!(
         world.claims("1").await,
-        ["payment ali/O1/SUCCEEDED/T1 parked"]
+        ["payment ali/O1/SUCCEEDED/T1/payment.succeeded parked"]
     );
     world
         .publish("order.create", create_worth("O1", 1000))
@@ -40,10 +41,10 @@ async fn an_early_event_is_parked_woken_and_applied() {
 }
 
 #[tokio::test]
-async fn a_woken_event_comes_with_the_bytes_and_headers_that_it_was_parked_with() {
+async fn a_woken_event_comes_as_it_was_parked_and_says_that_it_was() {
     let world = World::new().await;
     let message = crate::support::envelope("m1", "payment.succeeded", &paid("O1", "T1", 1000));
-    let headers = Headers::from([("x".to_owned(), "1".to_owned())]);
+    let mut headers = Headers::from([("x".to_owned(), "1".to_owned())]);
     world
         .publish_raw(
             "payment.succeeded",
@@ -60,6 +61,7 @@ async fn a_woken_event_comes_with_the_bytes_and_headers_that_it_was_parked_with(
     let mut worker = world.worker(&RoleName::PAYMENT, world.payments()).await;
     let woken = crate::support::received(&mut worker).await;
     assert_eq!(woken[0].message, message.as_bytes());
+    headers.insert(WOKEN.to_owned(), "true".to_owned());
     assert_eq!(woken[0].headers, headers);
     worker.close().await.unwrap();
 }
@@ -194,11 +196,11 @@ async fn a_parked_event_whose_deadline_passes_is_kept_and_its_key_is_free_for_a_
     assert_eq!(world.clean().await.overdue, 1);
     assert_eq!(world.clean().await.overdue, 0);
     assert_eq!(world.count("parked_event").await, 0);
-    let claims = ["payment ali/O1/SUCCEEDED/T1 dead"];
+    let claims = ["payment ali/O1/SUCCEEDED/T1/payment.succeeded dead"];
     assert_eq!(world.claims("1").await, claims);
     let letter = "SELECT reason, message_id, key, raw FROM dead_letter";
     let raw = crate::support::envelope(&id, "payment.succeeded", &data);
-    let expected = format!("parked_too_long {id} ali/O1/SUCCEEDED/T1 {raw}");
+    let expected = format!("parked_too_long {id} ali/O1/SUCCEEDED/T1/payment.succeeded {raw}");
     assert_eq!(world.row(letter).await, expected);
 
     world
@@ -207,7 +209,7 @@ async fn a_parked_event_whose_deadline_passes_is_kept_and_its_key_is_free_for_a_
     world.drain().await;
     world.publish("payment.succeeded", data).await;
     assert_eq!(world.run_payments().await, ["applied"]);
-    let claims = ["payment ali/O1/SUCCEEDED/T1 applied"];
+    let claims = ["payment ali/O1/SUCCEEDED/T1/payment.succeeded applied"];
     assert_eq!(world.claims("role = 'payment'").await, claims);
     world.drain().await;
     world.adds_up().await;
@@ -246,8 +248,8 @@ async fn a_parked_event_that_turns_out_to_be_a_conflict_waits_no_more() {
     assert_eq!(world.dead().await, ["conflict DEAD"]);
     assert_eq!(world.count("parked_event").await, 0);
     let claims = [
-        "payment ali/O1/TRADE_FINISHED/T1 applied",
-        "payment ali/O1/TRADE_SUCCESS/T1 dead",
+        "payment ali/O1/TRADE_FINISHED/T1/payment.succeeded applied",
+        "payment ali/O1/TRADE_SUCCESS/T1/payment.succeeded dead",
     ];
     assert_eq!(world.claims("role = 'payment'").await, claims);
     world.advance(DAY);

@@ -486,3 +486,53 @@ async fn a_message_that_is_too_long_is_refused() {
         "{receipts:?}"
     );
 }
+
+#[tokio::test]
+async fn a_killer_takes_no_neighbour_along_to_the_delivery_limit() {
+    let adapter = fresh().await;
+    let broker = adapter.broker();
+    publish(broker, &orders(["m1", "m2", "killer", "m3", "m4"])).await;
+    let mut survivors = Vec::new();
+    let mut deaths = 0;
+    while deaths < DELIVERY_LIMIT {
+        let mut consumer = consumer(broker, &RoleName::ORDER).await;
+        loop {
+            let deliveries = consumer.receive(10).await.unwrap();
+            let ids = texts(&deliveries);
+            if ids.contains(&"killer".to_owned()) {
+                break;
+            }
+            settle(&mut consumer, &deliveries, Settlement::Ack).await;
+            survivors.extend(ids);
+        }
+        adapter.kill(consumer).await;
+        deaths += 1;
+    }
+    let mut consumer = consumer(broker, &RoleName::ORDER).await;
+    survivors.extend(texts(&consumer.try_receive(10).await.unwrap()));
+    survivors.extend(texts(&consumer.try_receive(10).await.unwrap()));
+    survivors.sort_unstable();
+    assert_eq!(survivors, ["m1", "m2", "m3", "m4"]);
+    let crashed = broker.crashed(&RoleName::ORDER, 10).await.unwrap();
+    assert_eq!(texts(&crashed), ["killer"]);
+}
+
+#[tokio::test]
+async fn the_lease_of_a_suspect_ends_early_but_not_before_half_of_it() {
+    let adapter = fresh().await;
+    let broker = adapter.broker();
+    publish(broker, &orders(["m1"])).await;
+    for _ in 1..DELIVERY_LIMIT {
+        let mut killed = consumer(broker, &RoleName::ORDER).await;
+        take_one(&mut killed).await;
+        adapter.kill(killed).await;
+    }
+    let mut slow = consumer(broker, &RoleName::ORDER).await;
+    take_one(&mut slow).await;
+    adapter.advance(HOUR / 2 - Duration::from_secs(100)).await;
+    let crashed = broker.crashed(&RoleName::ORDER, 10).await.unwrap();
+    assert!(crashed.is_empty(), "{crashed:?}");
+    adapter.advance(HOUR / 2 + Duration::from_secs(100)).await;
+    let crashed = broker.crashed(&RoleName::ORDER, 10).await.unwrap();
+    assert_eq!(texts(&crashed), ["m1"]);
+}

@@ -87,7 +87,7 @@ pub(crate) async fn take(consumer: &mut Box<dyn Consumer>, count: usize) -> Vec<
     let mut taken = Vec::new();
     while taken.len() < count {
         let room = count - taken.len();
-        let deliveries = consumer.receive(room).await.unwrap();
+        let deliveries = in_time(consumer.receive(room)).await.unwrap();
         assert!((1..=room).contains(&deliveries.len()), "{deliveries:?}");
         taken.extend(deliveries);
     }
@@ -134,7 +134,7 @@ pub(crate) async fn nothing_waits(
         ..message("marker", "order.create")
     };
     publish(broker, &[marker]).await;
-    let deliveries = consumer.receive(10).await.unwrap();
+    let deliveries = in_time(consumer.receive(10)).await.unwrap();
     assert_eq!(texts(&deliveries), ["marker"]);
     settle(consumer, &deliveries, Settlement::Ack).await;
 }
@@ -214,6 +214,7 @@ macro_rules! broker_suite {
             crashing {
                 a_message_at_the_delivery_limit_is_set_aside_and_its_neighbours_are_not
                 a_message_set_aside_stays_until_it_is_forgotten
+                a_message_left_unsettled_again_and_again_comes_alone
                 releases_and_retries_never_reach_the_delivery_limit
                 how_often_a_message_was_delivered_says_nothing_of_whether_it_was_handled
             }

@@ -201,14 +201,14 @@ async fn a_file_locked_by_another_process_is_not_available() {
 }
 
 #[tokio::test]
-async fn beginning_while_another_process_writes_is_a_conflict() {
+async fn beginning_while_another_process_writes_for_too_long_is_not_available() {
     let (_directory, path) = migrated().await;
     let database = open(&path).await.unwrap();
     let store = SqliteStore::new(database);
     let mut other = stranger(&path).await;
     run(&mut other, "BEGIN IMMEDIATE").await;
     let begun = store.begin().await.map(drop);
-    assert!(matches!(begun, Err(Error::Conflict(_))), "{begun:?}");
+    assert!(matches!(begun, Err(Error::Unavailable(_))), "{begun:?}");
     store.ping().await.unwrap();
     run(&mut other, "ROLLBACK").await;
     store.begin().await.unwrap().commit().await.unwrap();

@@ -2,7 +2,7 @@
 
 use super::fixture::{Fresh, NOW, ROLE, key, token};
 use orderonce::domain::{Key, RoleName, Timestamp, Token};
-use orderonce::store::{NewParked, Tx};
+use orderonce::store::{NewParked, Tx, WOKEN};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -47,7 +47,9 @@ pub(super) async fn a_token_wakes_what_awaits_it_and_nothing_else(fresh: &Fresh)
     assert_eq!(row.aggregate, "536365");
     assert_eq!(row.event_type, "order.ship");
     assert_eq!(row.message, b"{\"id\":\"m-1\"}");
-    assert_eq!(row.headers, headers());
+    let mut woken = headers();
+    woken.insert(WOKEN.to_owned(), "true".to_owned());
+    assert_eq!(row.headers, woken);
     assert_eq!(row.created_at, NOW);
 }
 

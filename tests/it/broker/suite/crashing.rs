@@ -91,6 +91,23 @@ pub(crate) async fn a_message_set_aside_stays_until_it_is_forgotten(adapter: &dy
     all_is_settled(broker).await;
 }
 
+pub(crate) async fn a_message_left_unsettled_again_and_again_comes_alone(adapter: &dyn Adapter) {
+    let broker = adapter.broker();
+    publish(broker, &orders(["m1", "m2", "m3"])).await;
+    for _ in 1..DELIVERY_LIMIT {
+        let mut killed = consumer(broker, &RoleName::ORDER).await;
+        take(&mut killed, 3).await;
+        adapter.kill(killed).await;
+    }
+    let mut consumer = consumer(broker, &RoleName::ORDER).await;
+    for id in ["m1", "m2", "m3"] {
+        let deliveries = consumer.receive(10).await.unwrap();
+        assert_eq!(texts(&deliveries), [id]);
+        settle(&mut consumer, &deliveries, Settlement::Ack).await;
+    }
+    all_is_settled(broker).await;
+}
+
 pub(crate) async fn releases_and_retries_never_reach_the_delivery_limit(adapter: &dyn Adapter) {
     let broker = adapter.broker();
     publish(broker, &orders(["m1"])).await;

@@ -1,0 +1,78 @@
+//! Random schedules against the model.
+//!
+//! `ORDERONCE_SCHEDULES` says how many, `ORDERONCE_SEED` replays one, or starts there if both are
+//! set.
+
+use orderonce::testkit::schedule::{Failure, Summary, replay, run_many};
+use orderonce::worker::Point;
+use std::time::Instant;
+use strum::IntoEnumIterator;
+
+const SCHEDULES: u64 = 2_000;
+
+#[test]
+fn whatever_goes_wrong_every_schedule_ends_as_the_model_says() {
+    let seed = setting("ORDERONCE_SEED");
+    let count = setting("ORDERONCE_SCHEDULES");
+    let started = Instant::now();
+    let ran = match (seed, count) {
+        (Some(seed), None) => replay(seed),
+        (Some(seed), Some(count)) => run_many(seed, count),
+        (None, count) => run_many(fastrand::u64(..1 << 48), count.unwrap_or(SCHEDULES)),
+    };
+    let summary = ran.unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{summary}in {:.1} s", started.elapsed().as_secs_f64());
+    if summary.schedules >= SCHEDULES {
+        assert_covered(&summary);
+    }
+}
+
+/// Schedules that no longer do what they are there for prove nothing.
+fn assert_covered(summary: &Summary) {
+    let outcomes = [
+        "applied",
+        "duplicate",
+        "conflict",
+        "parked",
+        "stale",
+        "rejected",
+        "dead",
+    ];
+    let done = [
+        "copy published",
+        "expired by the clock",
+        "given up",
+        "handled late",
+        "relay without the lease",
+        "start of a process",
+    ];
+    let crashes = Point::iter().map(|point| format!("crash at {point}"));
+    let expected = outcomes.into_iter().chain(done).map(str::to_owned);
+    for what in expected.chain(crashes) {
+        assert!(summary.counts.contains_key(&what), "never: {what}");
+    }
+}
+
+#[test]
+fn a_failure_says_how_to_replay_it() {
+    let failure = Failure {
+        seed: 7,
+        problem: "stock differs".to_owned(),
+        steps: (1..=70).map(|step| format!("step {step}")).collect(),
+    };
+    let text = failure.to_string();
+    assert!(text.starts_with("... 10 steps before\nstep 11\n"), "{text}");
+    assert!(
+        text.ends_with(
+            "step 70\n\nschedule 7: stock differs\n\n\
+             ORDERONCE_SEED=7 ./tests/run -- schedules"
+        ),
+        "{text}"
+    );
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} is {text}, expected a number")))
+}

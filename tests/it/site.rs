@@ -1,0 +1,259 @@
+//! A place where the real binary runs: a configuration file, a database, and the processes on it.
+
+use orderonce::broker::Publication;
+use orderonce::config::Config;
+use orderonce::domain::RoleName;
+use orderonce::ops::deployment::Deployment;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
+use sqlx::{Connection, FromRow};
+use std::cell::Cell;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The longest that anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often is looked whether what is waited for has happened.
+const LOOK: Duration = Duration::from_millis(3);
+
+/// Short leases, since whoever holds one may be killed, and a janitor that is quick.
+const CONFIG: &str = r#"
+broker.lease_seconds = 0.3
+broker.poll_seconds = 0.01
+relay.lease_seconds = 0.3
+relay.poll_seconds = 0.01
+janitor.interval_seconds = 0.05
+log.format = "json"
+"#;
+
+/// Waits until a condition holds; fails if that takes too long.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !condition().await {
+        let waited = started.elapsed();
+        assert!(waited < PATIENCE, "waited {waited:?} until {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// A database with the configuration that describes it.
+pub(crate) struct Site {
+    deployment: Deployment,
+    database: PathBuf,
+    processes: Cell<u32>,
+    /// Configuration and logs.
+    scratch: TempDir,
+}
+
+impl Site {
+    /// A fresh one; `more` is added to the configuration.
+    pub(crate) async fn new(more: &str) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let database = scratch.path().join("orderonce.db");
+        Self::at(database, scratch, more).await
+    }
+
+    /// A fresh one whose database is in a directory of somebody else's.
+    pub(crate) async fn with_database_in(directory: &Path, more: &str) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        Self::at(directory.join("orderonce.db"), scratch, more).await
+    }
+
+    async fn at(database: PathBuf, scratch: TempDir, more: &str) -> Self {
+        let url = Value::from(format!("sqlite://{}", database.display()));
+        let file = scratch.path().join("orderonce.toml");
+        std::fs::write(&file, format!("store.url = {url}\n{CONFIG}\n{more}\n")).unwrap();
+        let none: [(String, String); 0] = [];
+        let config = Config::load(Some(&file), none, &[]).unwrap().config;
+        let (deployment, _) = Deployment::migrate(&config).await.unwrap();
+        Self {
+            deployment,
+            database,
+            processes: Cell::new(0),
+            scratch,
+        }
+    }
+
+    pub(crate) fn deployment(&self) -> &Deployment {
+        &self.deployment
+    }
+
+    pub(crate) async fn publish(&self, messages: &[Publication]) {
+        let mut publisher = self.deployment.broker.publisher().await.unwrap();
+        publisher.publish(messages).await.unwrap();
+    }
+
+    /// Starts `orderonce serve`.
+    pub(crate) fn serve(&self, args: &[&str], variables: &[(&str, &str)]) -> Serving {
+        let number = self.processes.get() + 1;
+        self.processes.set(number);
+        let log = self.scratch.path().join(format!("serve-{number}.log"));
+        let child = self
+            .command(&["serve"])
+            .args(args)
+            .envs(variables.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Serving { child, log }
+    }
+
+    /// Runs another command to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orderonce"));
+        command
+            .arg("--config")
+            .arg(self.scratch.path().join("orderonce.toml"))
+            .args(args)
+            .env_clear()
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Whether queues, outbox and parked events are empty.
+    pub(crate) async fn is_settled(&self) -> bool {
+        for role in &RoleName::BUILT_IN {
+            if self.deployment.broker.depth(role).await.unwrap().total() > 0 {
+                return false;
+            }
+        }
+        let (outbox, _) = self.deployment.store.outbox_depth().await.unwrap();
+        outbox == 0
+            && self
+                .deployment
+                .store
+                .parked(None, 1)
+                .await
+                .unwrap()
+                .is_empty()
+    }
+
+    /// Serves until all is settled, and stops.
+    pub(crate) async fn serve_to_the_end(&self) {
+        let mut serving = self.serve(&[], &[]);
+        serving.settles(self).await;
+        serving.stops(Signal::TERM).await;
+    }
+
+    /// Reconciles, and expects that nothing differs.
+    pub(crate) fn reconciles(&self) {
+        let output = self.run(&["reconcile", "--report", "json"]);
+        let report = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{report}");
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["differences"], 0, "{report:#}");
+    }
+
+    /// Reads rows past the program.
+    pub(crate) async fn rows<T>(&self, select: &'static str) -> Vec<T>
+    where
+        T: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
+    {
+        let mut connection = self.stranger().await;
+        let rows = sqlx::query_as(select).fetch_all(&mut connection).await;
+        connection.close().await.unwrap();
+        rows.unwrap()
+    }
+
+    /// Reads one number past the program.
+    pub(crate) async fn number(&self, select: &'static str) -> i64 {
+        let rows: Vec<(i64,)> = self.rows(select).await;
+        rows[0].0
+    }
+
+    /// Another program's connection to the database.
+    pub(crate) async fn stranger(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new()
+            .filename(&self.database)
+            .busy_timeout(PATIENCE);
+        SqliteConnection::connect_with(&options).await.unwrap()
+    }
+}
+
+/// A process that serves.
+pub(crate) struct Serving {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Serving {
+    /// Waits until it has said something in its log.
+    pub(crate) async fn says(&mut self, text: &str) {
+        until(&format!("{text:?} is logged"), async || {
+            self.is_alive();
+            self.log().contains(text)
+        })
+        .await;
+    }
+
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
+    }
+
+    /// Waits until all is settled.
+    pub(crate) async fn settles(&mut self, site: &Site) {
+        until("all is settled", async || {
+            self.is_alive();
+            site.is_settled().await
+        })
+        .await;
+    }
+
+    /// Expects that it has not ended by itself.
+    pub(crate) fn is_alive(&mut self) {
+        if let Some(status) = self.has_ended() {
+            panic!("ended with {status}: {}", self.last_words());
+        }
+    }
+
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ends(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the process has ended", async || {
+            status = self.has_ended();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Asks it to stop, and expects that it does so without complaint.
+    pub(crate) async fn stops(&mut self, signal: Signal) {
+        self.signal(signal);
+        let status = self.ends().await;
+        assert_eq!(status.code(), Some(0), "{status}: {}", self.last_words());
+    }
+
+    pub(crate) fn last_words(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+}
+
+/// A test that fails leaves no process behind.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
