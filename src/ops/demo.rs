@@ -180,8 +180,8 @@ struct Day {
     report: online_retail::Report,
 }
 
-/// The day's messages in the order of business. There is exactly as much stock as it sells, so a
-/// unit that is taken twice is missing.
+/// The day's messages in the order of business. There is exactly as much stock as it sells
+/// and writes off, so a unit that is taken twice is missing.
 fn read_day(options: &Options) -> Result<Day, Error> {
     let bytes = match &options.data {
         None => FIRST_DAY.into(),

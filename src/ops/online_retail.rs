@@ -27,7 +27,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use crate::domain::event::OrderEvent;
+use crate::domain::event::{Adjustment, InventoryEvent, OrderEvent, StockAdjust};
 use crate::domain::{Event, IdError, SkuId, Timestamp};
 use fields::{COLUMNS, Columns};
 use mapper::Mapper;
@@ -237,8 +237,8 @@ pub fn is_charge(code: &str) -> bool {
     !has_digit || code == "C2" || code.starts_with("gift_")
 }
 
-/// The units of each SKU that all orders of the file need. Write-offs and returned goods are not
-/// in it.
+/// The units of each SKU that the file takes: those that its orders need and those that it writes
+/// off. Returned goods are not in it.
 ///
 /// # Errors
 /// [`Error`] if the file as a whole cannot be imported.
@@ -246,12 +246,21 @@ pub fn demand(input: impl Read) -> Result<BTreeMap<SkuId, i64>, Error> {
     let mut units: BTreeMap<SkuId, i64> = BTreeMap::new();
     for invoice in Import::new(input, Options::default())? {
         for entry in invoice?.entries {
-            let Event::Order(OrderEvent::Create(order)) = entry.event else {
-                continue;
+            let mut take = |sku_id, qty| {
+                let sum = units.entry(sku_id).or_default();
+                *sum = sum.saturating_add(qty);
             };
-            for line in order.lines.into_iter().filter(|line| !line.charge) {
-                let sum = units.entry(line.sku_id).or_default();
-                *sum = sum.saturating_add(line.qty);
+            match entry.event {
+                Event::Order(OrderEvent::Create(order)) => {
+                    let goods = order.lines.into_iter().filter(|line| !line.charge);
+                    goods.for_each(|line| take(line.sku_id, line.qty));
+                }
+                Event::Inventory(InventoryEvent::Adjust(StockAdjust {
+                    sku_id,
+                    adjustment: Adjustment::Change(change @ ..0),
+                    ..
+                })) => take(sku_id, change.saturating_neg()),
+                Event::Order(_) | Event::Inventory(_) | Event::Account(_) | Event::Notice(_) => {}
             }
         }
     }

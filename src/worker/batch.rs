@@ -428,11 +428,10 @@ impl<R: Role> Processor<R> {
     /// A transaction, in which nothing has met anything yet: if there is none to be had, no delivery
     /// is to blame.
     async fn begin(&self) -> Result<Box<dyn Tx>> {
-        let begun = self.store.begin().await;
-        Ok(begun.map_err(|error| match error {
-            store::Error::Conflict(what) => store::Error::Unavailable(what),
-            error => error,
-        })?)
+        match self.store.begin().await {
+            Err(store::Error::Conflict(what)) => Err(store::Error::Unavailable(what).into()),
+            begun => Ok(begun?),
+        }
     }
 
     /// What happens between begin and commit: steps 4 to 7.
@@ -925,39 +924,27 @@ impl<'b, E> Books<'b, E> {
         let key = &fresh.item.key;
         match outcome {
             Outcome::Duplicate(Layer::Parked) => return,
-            Outcome::Conflict | Outcome::Retried { .. } | Outcome::Dead(_) => {
-                // Nothing of it was done, so the key must not say that it was.
-                match fresh.prior {
-                    Prior::Fresh => self.unclaimed.push(key),
-                    Prior::Parked { .. } if !matches!(outcome, Outcome::Retried { .. }) => {
-                        self.conclusions.push(Conclusion {
-                            key,
-                            from: fresh.prior.outcome(),
-                            to: "dead",
-                            detail: Some(Cow::Borrowed(match outcome {
-                                Outcome::Dead(reason) => reason.into(),
-                                _ => DeadReason::Conflict.into(),
-                            })),
-                        });
-                        self.unparked.push(key);
-                    }
-                    Prior::Parked { .. } | Prior::Dead => {}
+            Outcome::Retried { .. } => {
+                if fresh.prior == Prior::Fresh {
+                    self.unclaimed.push(key);
                 }
-                if let Outcome::Dead(reason) = outcome {
-                    let mut problems = effects.problems.iter();
-                    let problem = problems.find(|(member, _)| *member == fresh.member);
-                    self.dead.push(Dead {
-                        unit: fresh.unit,
-                        key: Some(key),
-                        reason: *reason,
-                        detail: problem.map_or("", |(_, problem)| problem).into(),
-                    });
-                }
+                return;
+            }
+            Outcome::Conflict => return self.give_up(fresh, DeadReason::Conflict),
+            Outcome::Dead(reason) => {
+                self.give_up(fresh, *reason);
+                let mut problems = effects.problems.iter();
+                let problem = problems.find(|(member, _)| *member == fresh.member);
+                self.dead.push(Dead {
+                    unit: fresh.unit,
+                    key: Some(key),
+                    reason: *reason,
+                    detail: problem.map_or("", |(_, problem)| problem).into(),
+                });
                 return;
             }
             Outcome::Applied
             | Outcome::Duplicate(_)
-            | Outcome::Conflict
             | Outcome::Parked(_)
             | Outcome::Stale
             | Outcome::Rejected(_) => {}
@@ -987,6 +974,24 @@ impl<'b, E> Books<'b, E> {
             });
         } else if let Prior::Parked { .. } = fresh.prior {
             self.unparked.push(key);
+        }
+    }
+
+    /// Nothing of the event was done, so the key must not say that it was, and nothing is waited for.
+    fn give_up(&mut self, fresh: &'b Fresh<'_, E>, reason: DeadReason) {
+        let key = &fresh.item.key;
+        match fresh.prior {
+            Prior::Fresh => self.unclaimed.push(key),
+            Prior::Parked { .. } => {
+                self.conclusions.push(Conclusion {
+                    key,
+                    from: fresh.prior.outcome(),
+                    to: "dead",
+                    detail: Some(Cow::Borrowed(reason.into())),
+                });
+                self.unparked.push(key);
+            }
+            Prior::Dead => {}
         }
     }
 }

@@ -69,7 +69,7 @@ async fn the_day_happens_once_and_follows_from_its_seed() {
     ] {
         assert!(count(&report, at_least_one) > 0, "{at_least_one}");
     }
-    for none in ["conflict", "retried", "dead"] {
+    for none in ["conflict", "stale", "rejected", "retried", "dead"] {
         assert_eq!(count(&report, &format!("/outcomes/{none}")), 0, "{none}");
     }
     assert!(count(&report, "/deliveries") > count(&report, "/messages"));

@@ -3,6 +3,7 @@
 use crate::support::{World, envelope, outcomes};
 use async_trait::async_trait;
 use orderonce::broker::{Headers, Topology};
+use orderonce::domain::key::EmptyPart;
 use orderonce::domain::{Key, RoleName};
 use orderonce::message::Outgoing;
 use orderonce::store::{self, Connection, Tx};
@@ -33,8 +34,8 @@ struct Mailer {
 impl Handler for Mailer {
     type Event = Mail;
 
-    fn key(&self, mail: &Mail) -> Key {
-        Key::new(&["mail", &mail.mail_id]).unwrap()
+    fn key(&self, mail: &Mail) -> Result<Key, EmptyPart> {
+        Key::new(&["mail", &mail.mail_id])
     }
 
     async fn handle(&self, tx: &mut dyn Tx, mail: &Mail) -> Result<Vec<Outgoing>, Failure> {

@@ -6,7 +6,7 @@ use orderonce::broker::{Broker, Headers, Publication, Topology};
 use orderonce::domain::{Fingerprint, Key, Layer, Outcome, RoleName};
 use orderonce::gate::{Gate, Known};
 use orderonce::store::sqlite::{Database, Options, SqliteStore};
-use orderonce::store::{Connection, Store};
+use orderonce::store::{Connection, History, Store};
 use orderonce::worker::order::OrderRole;
 use orderonce::worker::payment::PaymentRole;
 use orderonce::worker::relay::{self, Relay};
@@ -122,13 +122,8 @@ impl World {
     /// Outcome and detail of a claim.
     async fn claim(&self, key: &str) -> Option<(String, Option<String>)> {
         let mut tx = self.store.begin().await.unwrap();
-        #[expect(
-            clippy::infallible_destructuring_match,
-            reason = "there will be more databases"
-        )]
-        let connection = match tx.connection() {
-            Connection::Sqlite(connection) => connection,
-            _ => unreachable!(),
+        let Connection::Sqlite(connection) = tx.connection() else {
+            panic!("expected SQLite");
         };
         sqlx::query_as("SELECT outcome, detail FROM idempotent_record WHERE key = ?1")
             .bind(key)
@@ -189,8 +184,8 @@ async fn the_claim_of_an_event_that_is_parked_again_says_what_it_awaits_now() {
 #[tokio::test]
 async fn a_parked_event_that_ends_in_conflict_waits_no_longer() {
     let mut world = World::new().await;
-    world.pay("TRADE_SUCCESS", 1000).await;
-    world.pay("TRADE_FINISHED", 1001).await;
+    world.pay("TRADE_FINISHED", 1000).await;
+    world.pay("TRADE_SUCCESS", 1001).await;
     assert!(parked(&outcomes(&mut world.payments).await));
     world.create().await;
     world.relay().await;
@@ -199,6 +194,6 @@ async fn a_parked_event_that_ends_in_conflict_waits_no_longer() {
         [Outcome::Applied, Outcome::Conflict]
     );
     assert_eq!(world.store.parked(None, 10).await.unwrap(), []);
-    let key = "alipay/O1/TRADE_FINISHED/T1/payment.succeeded";
+    let key = "alipay/O1/TRADE_SUCCESS/T1/payment.succeeded";
     assert_eq!(world.claim(key).await, None);
 }

@@ -279,7 +279,7 @@ async fn a_full_disk_costs_time_only() {
     site.publish(&day.messages()).await;
     disk.fill(400_000);
     let mut serving = site.serve(&[], &[]);
-    serving.says("database or disk is full").await;
+    serving.says("waiting for it to come back").await;
     assert!(!site.is_settled().await);
     disk.empty();
     serving.settles(&site).await;

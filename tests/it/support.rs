@@ -492,21 +492,31 @@ pub(crate) fn and(mut data: Value, fields: Value) -> Value {
 // Doubles.
 
 /// A role that runs a statement in its transaction after it has loaded its rows, a few times: the
-/// guards then meet rows that somebody else has changed.
+/// guards then meet rows that somebody else has changed. It may also fail to load what is about a
+/// certain subject.
 pub(crate) struct Meddled<R> {
     pub(crate) role: R,
     pub(crate) sql: &'static str,
     pub(crate) times: Arc<AtomicU32>,
     pub(crate) loads: Arc<AtomicU32>,
+    pub(crate) fails: fn(&str) -> Option<store::Error>,
 }
 
 impl<R> Meddled<R> {
+    pub(crate) fn failing(role: R, fails: fn(&str) -> Option<store::Error>) -> Self {
+        Self {
+            fails,
+            ..Self::new(role, "", 0)
+        }
+    }
+
     pub(crate) fn new(role: R, sql: &'static str, times: u32) -> Self {
         Self {
             role,
             sql,
             times: Arc::new(AtomicU32::new(times)),
             loads: Arc::default(),
+            fails: |_| None,
         }
     }
 }
@@ -539,6 +549,11 @@ impl<R: Role> Role for Meddled<R> {
     async fn load(&self, tx: &mut dyn Tx, events: &[&R::Event]) -> store::Result<R::Rows> {
         let rows = self.role.load(tx, events).await?;
         self.loads.fetch_add(1, Ordering::Relaxed);
+        for event in events {
+            if let Some(error) = (self.fails)(self.role.subject(event)) {
+                return Err(error);
+            }
+        }
         let left = self.times.load(Ordering::Relaxed);
         if left > 0 {
             self.times.store(left - 1, Ordering::Relaxed);

@@ -18,7 +18,7 @@ async fn an_early_event_is_parked_woken_and_applied() {
     assert_eq!(world.run_payments().await, [parked]);
     assert_eq!(
         world.claims("1").await,
-        ["payment ali/O1/SUCCEEDED/T1 parked"]
+        ["payment ali/O1/SUCCEEDED/T1/payment.succeeded parked"]
     );
     world
         .publish("order.create", create_worth("O1", 1000))
@@ -194,11 +194,11 @@ async fn a_parked_event_whose_deadline_passes_is_kept_and_its_key_is_free_for_a_
     assert_eq!(world.clean().await.overdue, 1);
     assert_eq!(world.clean().await.overdue, 0);
     assert_eq!(world.count("parked_event").await, 0);
-    let claims = ["payment ali/O1/SUCCEEDED/T1 dead"];
+    let claims = ["payment ali/O1/SUCCEEDED/T1/payment.succeeded dead"];
     assert_eq!(world.claims("1").await, claims);
     let letter = "SELECT reason, message_id, key, raw FROM dead_letter";
     let raw = crate::support::envelope(&id, "payment.succeeded", &data);
-    let expected = format!("parked_too_long {id} ali/O1/SUCCEEDED/T1 {raw}");
+    let expected = format!("parked_too_long {id} ali/O1/SUCCEEDED/T1/payment.succeeded {raw}");
     assert_eq!(world.row(letter).await, expected);
 
     world
@@ -207,7 +207,7 @@ async fn a_parked_event_whose_deadline_passes_is_kept_and_its_key_is_free_for_a_
     world.drain().await;
     world.publish("payment.succeeded", data).await;
     assert_eq!(world.run_payments().await, ["applied"]);
-    let claims = ["payment ali/O1/SUCCEEDED/T1 applied"];
+    let claims = ["payment ali/O1/SUCCEEDED/T1/payment.succeeded applied"];
     assert_eq!(world.claims("role = 'payment'").await, claims);
     world.drain().await;
     world.adds_up().await;

@@ -1,6 +1,8 @@
 //! What fails comes again, a counted number of times; what is away costs no attempt.
 
-use crate::support::{DELIVERY_LIMIT, World, create, create_worth, envelope, of};
+use crate::support::{
+    DELIVERY_LIMIT, Meddled, World, create, create_worth, envelope, of, order_role,
+};
 use orderonce::broker::{Broker, Depth, Headers};
 use orderonce::domain::RoleName;
 use orderonce::store;
@@ -110,37 +112,45 @@ async fn a_database_that_somebody_has_locked_costs_no_attempt_and_no_message() {
 
 #[tokio::test]
 async fn what_was_decided_before_the_database_went_is_settled_and_the_rest_comes_again() {
-    let world = World::with_queue_apart().await;
-    // Halving gives O1 a transaction of its own before the one in which O3 meets a full disk.
-    world
-        .execute(
-            "CREATE TRIGGER refuse BEFORE INSERT ON orders WHEN new.order_id = 'O2'
-             BEGIN SELECT RAISE(ABORT, 'not O2'); END",
-        )
-        .await;
+    let world = World::new().await;
     for order in ["O1", "O2", "O3", "O4"] {
         world.publish("order.create", create_worth(order, 1)).await;
     }
-    let begun = std::sync::atomic::AtomicU32::new(0);
-    let store = world.store.clone();
-    // Four events, then two, then O1, O2, and then the database closes before O3 and O4.
-    let closing = orderonce::worker::Points::stopping(move |point| {
-        use std::sync::atomic::Ordering::Relaxed;
-        if point == orderonce::worker::Point::Asked && begun.fetch_add(1, Relaxed) == 4 {
-            let database = store.database().clone();
-            tokio::spawn(async move { database.close().await });
-        }
-        false
+    let role = Meddled::failing(order_role(), |subject| match subject {
+        "O2" => Some(store::Error::Refused("not O2".to_owned())),
+        "O4" => Some(store::Error::Unavailable("gone".to_owned())),
+        _ => None,
     });
-    let mut worker = world
-        .worker(&RoleName::ORDER, world.orders().with_points(closing))
-        .await;
-    let settled = worker.run_available().await;
-    drop(settled);
-    worker.close().await.unwrap();
+    let mut worker = world.worker(&RoleName::ORDER, world.processor(role)).await;
+    let stopped = worker.run_available().await;
+    assert!(matches!(
+        stopped,
+        Err(Error::Store(store::Error::Unavailable(_)))
+    ));
+    assert_eq!(world.claims("1").await, ["order O1/order.create applied"]);
     let depth = world.queue.depth(&RoleName::ORDER).await.unwrap();
-    assert_eq!(depth.unsettled, 0);
-    assert_eq!(depth.delayed, 1);
+    assert_eq!((depth.ready, depth.delayed, depth.unsettled), (2, 1, 0));
+    let left = "SELECT attempt FROM queue_message ORDER BY id";
+    assert_eq!(world.rows(left).await, ["1", "0", "0"]);
+    worker.close().await.unwrap();
+    world.advance(Duration::from_secs(1));
+    assert_eq!(world.run_orders().await, ["applied"; 3]);
+}
+
+#[tokio::test]
+async fn a_database_that_goes_away_again_and_again_never_brings_a_message_to_the_dead_letters() {
+    let world = World::new().await;
+    world.publish("order.create", create_worth("O1", 1)).await;
+    for _ in 0..20 {
+        let away = |_: &str| Some(store::Error::Unavailable("gone".to_owned()));
+        let role = Meddled::failing(order_role(), away);
+        let mut worker = world.worker(&RoleName::ORDER, world.processor(role)).await;
+        assert!(worker.run_available().await.is_err());
+        worker.close().await.unwrap();
+        assert_eq!(world.clean().await.crashed, 0);
+    }
+    assert_eq!(world.run_orders().await, ["applied"]);
+    assert_eq!(world.dead().await, [""; 0]);
 }
 
 #[tokio::test]
