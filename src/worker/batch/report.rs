@@ -25,7 +25,12 @@ pub(super) fn report(role: &RoleName, settled: &[Settled]) {
                 Outcome::Dead(_) | Outcome::Conflict => {
                     tracing::warn!(%role, message_id, key, outcome = name, detail, "kept in the dead-letter table");
                 }
-                _ => {
+                Outcome::Applied
+                | Outcome::Duplicate(_)
+                | Outcome::Parked(_)
+                | Outcome::Stale
+                | Outcome::Rejected(_)
+                | Outcome::Retried { .. } => {
                     tracing::info!(%role, message_id, key, outcome = name, layer, detail, "settled");
                 }
             }
