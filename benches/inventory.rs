@@ -6,6 +6,11 @@
 //! `whole_invoice` takes the day's orders as they were, 22 lines on average. Receiving, deciding,
 //! committing and settling are timed; publishing is not.
 
+#![expect(
+    missing_docs,
+    reason = "criterion_group! makes a public function without any"
+)]
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use orderonce::broker::embedded::{Embedded, Options as QueueOptions};
 use orderonce::broker::{Broker, Headers, Publication, Topology};

@@ -358,9 +358,12 @@ mod tests {
 
     #[test]
     fn the_demo_shuffles_unless_told_otherwise() {
-        let shuffle = |args: &str| match Cli::try_parse_from(args.split(' ')).unwrap().command {
-            Command::Demo(demo) => demo.shuffle,
-            other => panic!("{other:?}"),
+        let shuffle = |args: &str| {
+            let cli = Cli::try_parse_from(args.split(' ')).unwrap();
+            let Command::Demo(demo) = cli.command else {
+                panic!("{args} is read as {cli:?}");
+            };
+            demo.shuffle
         };
         assert!(shuffle("orderonce demo"));
         assert!(shuffle("orderonce demo --shuffle"));

@@ -47,7 +47,14 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::Demo(args) => run_demo(args, format).await,
-        command => {
+        command @ (Command::Serve(_)
+        | Command::Migrate
+        | Command::Import(_)
+        | Command::Send(_)
+        | Command::Reconcile(_)
+        | Command::Explain(_)
+        | Command::Dead(_)
+        | Command::Parked(_)) => {
             let config = load()?.config;
             telemetry::init(&config.log)?;
             with_config(command, &config, format).await

@@ -176,7 +176,7 @@ async fn a_database_that_goes_away_in_a_handler_rolls_the_batch_back_and_counts_
     let mut worker = world.worker(&role(), mailer(&world)).await;
     assert!(worker.run_available().await.is_err());
     assert_eq!(mails(&world).await, [""; 0]);
-    let deliveries = worker.receive().await.unwrap();
+    let deliveries = crate::support::received(&mut worker).await;
     let attempts: Vec<_> = deliveries.iter().map(|delivery| delivery.attempt).collect();
     assert_eq!(attempts, [0, 0]);
     worker.close().await.unwrap();

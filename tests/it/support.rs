@@ -398,6 +398,12 @@ pub(crate) fn account_role() -> AccountRole {
     }
 }
 
+/// Waits for deliveries; fails if none come.
+pub(crate) async fn received<R: Role>(worker: &mut Worker<R>) -> Vec<Delivery> {
+    let deliveries = tokio::time::timeout(Duration::from_secs(60), worker.receive()).await;
+    deliveries.unwrap().unwrap()
+}
+
 /// The outcomes of all events, in order.
 pub(crate) fn outcomes(settled: &[Settled]) -> Vec<String> {
     let items = settled.iter().flat_map(|settled| &settled.items);

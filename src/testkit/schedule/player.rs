@@ -96,7 +96,7 @@ impl<'s> Player<'s> {
             orders: if rng.u8(0..10) == 0 {
                 7
             } else {
-                rng.usize(2..6)
+                rng.usize(2..5)
             },
             skus: rng.usize(1..4),
             users: rng.usize(1..4),
@@ -129,7 +129,7 @@ impl<'s> Player<'s> {
     }
 
     pub(super) async fn play(&mut self) -> Result<()> {
-        let mut more = self.rng.usize(5..30);
+        let mut more = self.rng.usize(0..20);
         while !self.story.is_empty() || more > 0 {
             if self.story.is_empty() {
                 more -= 1;
@@ -867,9 +867,16 @@ fn bury(worker: Box<dyn AnyWorker>) -> Result<()> {
 
 fn list(deliveries: &[Delivery]) -> String {
     let ids = deliveries.iter().map(|delivery| {
-        let message: Option<Value> = serde_json::from_slice(&delivery.message).ok();
-        let id = message.as_ref().and_then(|it| it["id"].as_str());
-        format!("#{} {}", delivery.tag.id, id.unwrap_or("rubbish"))
+        // Whoever wrote it, the id comes before the data.
+        let text = String::from_utf8_lossy(&delivery.message);
+        let id = text
+            .split_once("\"id\":\"")
+            .and_then(|(_, id)| id.split_once('"'));
+        format!(
+            "#{} {}",
+            delivery.tag.id,
+            id.map_or("rubbish", |(id, _)| id)
+        )
     });
     ids.collect::<Vec<_>>().join(", ")
 }

@@ -71,7 +71,7 @@ async fn a_database_that_is_away_costs_no_attempt_and_no_message() {
     // More often than a message may fail, and than it may be delivered without a word.
     for _ in 0..DELIVERY_LIMIT + 3 {
         let mut worker = world.worker(&RoleName::ORDER, world.orders()).await;
-        let deliveries = worker.receive().await.unwrap();
+        let deliveries = crate::support::received(&mut worker).await;
         assert_eq!(deliveries.len(), 2);
         assert!(deliveries.iter().all(|delivery| delivery.attempt == 0));
         world.database.close().await;
