@@ -6,6 +6,7 @@ mod batch;
 mod broker;
 #[cfg(test)]
 mod cases;
+#[cfg(test)]
 mod cli;
 #[cfg(test)]
 mod crash;

@@ -4,11 +4,6 @@
 //! [`WORLD`] is consistent: no check finds a difference in it. Each break changes it in one way and
 //! says which difference its check must find, with both figures.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests, too, fail by panicking"
-)]
-
 use orderonce::ops::explain::{self, explain};
 use orderonce::ops::reconcile::{Options, reconcile};
 use orderonce::store::sqlite::{Database, Options as FileOptions, SqliteStore};

@@ -1,8 +1,6 @@
 //! One suite of claims, stamped for every broker. An adapter is a file with a function that makes a
 //! fresh [`Adapter`], and `broker_suite!(that_function);`.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
-
 mod embedded;
 mod suite;
 
