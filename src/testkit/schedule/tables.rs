@@ -18,6 +18,8 @@ pub(super) struct OutboxRow {
     pub(super) addressee: Option<String>,
     pub(super) event_type: String,
     pub(super) message: Vec<u8>,
+    /// When the relay may offer it again.
+    pub(super) retry_at: i64,
 }
 
 /// Role, reason and bytes of a dead letter.
@@ -38,7 +40,7 @@ impl Tables {
     /// Rows of the outbox that are younger than `id`, in order.
     pub(super) async fn outbox_after(&mut self, id: i64) -> Result<Vec<OutboxRow>> {
         const AFTER: &str = "
-            SELECT id, aggregate, addressee, event_type, message FROM outbox
+            SELECT id, aggregate, addressee, event_type, message, retry_at FROM outbox
             WHERE id > ?1 ORDER BY id";
         sqlx::query_as(AFTER).bind(id).fetch_all(&mut self.0).await
     }
