@@ -110,9 +110,9 @@ impl<'d> Shop<'d> {
 
     /// SIGKILL, at a random moment while the workers have something to do.
     async fn kill(&mut self, workers: &mut Child) -> Result<(), Error> {
-        let work_has_begun = self.deliveries().await?;
+        let (_, before) = self.traffic().await?;
         let patience = Instant::now() + Duration::from_secs(5);
-        while self.deliveries().await? == work_has_begun && Instant::now() < patience {
+        while self.traffic().await?.1 == before && Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         tokio::time::sleep(Duration::from_millis(self.rng.u64(..LONGEST_LIFE_MS))).await;
@@ -123,10 +123,11 @@ impl<'d> Shop<'d> {
             .map_err(Error::io("killing the workers"))
     }
 
-    /// How many deliveries there have been so far.
-    async fn deliveries(&self) -> Result<u64, Error> {
+    /// How many messages and how many deliveries there have been so far.
+    async fn traffic(&self) -> Result<(usize, u64), Error> {
         let kept = self.deployment.queue.kept().await?;
-        Ok(kept.iter().map(|kept| u64::from(kept.deliveries)).sum())
+        let deliveries = kept.iter().map(|kept| u64::from(kept.deliveries));
+        Ok((kept.len(), deliveries.sum()))
     }
 
     /// Publishes some of the messages between the roles again, as their producers would.
@@ -168,6 +169,7 @@ impl<'d> Shop<'d> {
         loop {
             self.check(workers)?;
             let repeated = self.repeat(publisher, external).await?;
+            let before = self.traffic().await?;
             let mut queued = 0;
             for role in &RoleName::BUILT_IN {
                 queued += self.deployment.broker.depth(role).await?.total();
@@ -176,7 +178,9 @@ impl<'d> Shop<'d> {
             let parked = self.deployment.store.parked(None, u32::MAX).await?.len();
             let parked = u64::try_from(parked).unwrap_or(u64::MAX);
             let left = queued + outbox + parked;
-            if left == 0 && repeated == 0 {
+            // Without traffic meanwhile, nothing moved from where one had yet to look to where one had
+            // looked.
+            if left == 0 && repeated == 0 && self.traffic().await? == before {
                 return Ok(());
             }
             if left < least || repeated > 0 {
