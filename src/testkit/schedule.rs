@@ -4,7 +4,7 @@
 //!
 //! A schedule follows from its seed alone. One thread runs it; only the clock's milliseconds and
 //! the threads of the database differ from one run to the next, and no step depends on them. A team
-//! that adds a role of its own can take this as a template: [`system`] is what it would replace.
+//! that adds a role of its own can take this as a template: `system` is what it would replace.
 //!
 //! What a schedule does is in `player`; what it reads of the tables is in `tables`.
 
