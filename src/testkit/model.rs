@@ -370,8 +370,13 @@ impl Model {
             Some(state) => {
                 self.claims.insert(id.clone(), Claim { content, state });
             }
-            // Nothing of it was done, so that its key is free; what had been given up stays so.
+            // Nothing of it was done, so that its key is free; what had been given up stays so, and
+            // what was parked is given up.
             None if given_up => {}
+            None if before.is_some() => {
+                let state = ClaimState::new("dead", Some("conflict"));
+                self.claims.insert(id.clone(), Claim { content, state });
+            }
             None => {
                 self.claims.remove(&id);
             }

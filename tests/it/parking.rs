@@ -195,5 +195,8 @@ async fn a_parked_event_that_ends_in_conflict_waits_no_longer() {
     );
     assert_eq!(world.store.parked(None, 10).await.unwrap(), []);
     let key = "alipay/O1/TRADE_SUCCESS/T1/payment.succeeded";
-    assert_eq!(world.claim(key).await, None);
+    assert_eq!(
+        world.claim(key).await,
+        Some(("dead".to_owned(), Some("conflict".to_owned())))
+    );
 }
