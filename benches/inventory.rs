@@ -34,9 +34,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Deliveries in one timed run.
-const RUN: usize = 4096;
-
 type Lines = Vec<StockLine>;
 
 /// The goods lines of the day's orders, order by order.
@@ -117,9 +114,9 @@ impl Shop {
         self.runtime.block_on(done).expect("stock");
     }
 
-    /// Publishes [`RUN`] new orders.
-    fn publish(&mut self, orders: &[Lines]) {
-        let messages: Vec<Publication> = (0..RUN)
+    /// Publishes `run` new orders.
+    fn publish(&mut self, orders: &[Lines], run: usize) {
+        let messages: Vec<Publication> = (0..run)
             .map(|_| {
                 self.made += 1;
                 let created = Event::Inventory(InventoryEvent::Created(OrderCreated {
@@ -149,8 +146,8 @@ impl Shop {
         });
     }
 
-    /// Handles all that was published.
-    fn drain(&self, batch_max: usize) -> Duration {
+    /// Handles the `run` orders that were published.
+    fn drain(&self, batch_max: usize, run: usize) -> Duration {
         self.runtime.block_on(async {
             let prefetch = batch_max * 2;
             let consumer = self.queue.consumer(&RoleName::INVENTORY, prefetch).await;
@@ -158,7 +155,7 @@ impl Shop {
             let mut worker = Worker::new(Arc::clone(&self.processor), consumer, batch_max);
             let started = Instant::now();
             let mut settled = 0;
-            while settled < RUN {
+            while settled < run {
                 settled += black_box(worker.run_available().await.expect("a batch")).len();
             }
             let elapsed = started.elapsed();
@@ -177,18 +174,19 @@ fn inventory(criterion: &mut Criterion) {
         .collect();
     let mut group = criterion.benchmark_group("inventory");
     group.sample_size(10);
-    group.throughput(Throughput::Elements(RUN as u64));
-    for (name, orders, batch_max) in [
-        ("one_line/batch_max_256", &lines, 256),
-        ("one_line/batch_max_1", &lines, 1),
-        ("whole_invoice/batch_max_256", &invoices, 256),
+    // The last number is that of the deliveries in one timed run.
+    for (name, orders, batch_max, run) in [
+        ("one_line/batch_max_256", &lines, 256, 4096),
+        ("one_line/batch_max_1", &lines, 1, 128),
+        ("whole_invoice/batch_max_256", &invoices, 256, 1024),
     ] {
+        group.throughput(Throughput::Elements(run as u64));
         let mut shop = Shop::open(orders);
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|iterations| {
                 let runs = (0..iterations).map(|_| {
-                    shop.publish(orders);
-                    shop.drain(batch_max)
+                    shop.publish(orders, run);
+                    shop.drain(batch_max, run)
                 });
                 runs.sum()
             });
