@@ -1,7 +1,7 @@
 //! Random schedules against the model.
 //!
-//! `ORDERONCE_SCHEDULES` says how many, `ORDERONCE_SEED` replays one, or starts there if both are
-//! set.
+//! They are always the same, so that a change is to blame for what it breaks. `ORDERONCE_SCHEDULES`
+//! says how many, `ORDERONCE_SEED` replays one, or starts there if both are set.
 
 use orderonce::testkit::schedule::{Failure, Summary, replay, run_many};
 use orderonce::worker::Point;
@@ -9,6 +9,7 @@ use std::time::Instant;
 use strum::IntoEnumIterator;
 
 const SCHEDULES: u64 = 2_000;
+const FIRST_SEED: u64 = 1;
 
 #[test]
 fn whatever_goes_wrong_every_schedule_ends_as_the_model_says() {
@@ -18,7 +19,7 @@ fn whatever_goes_wrong_every_schedule_ends_as_the_model_says() {
     let ran = match (seed, count) {
         (Some(seed), None) => replay(seed),
         (Some(seed), Some(count)) => run_many(seed, count),
-        (None, count) => run_many(fastrand::u64(..1 << 48), count.unwrap_or(SCHEDULES)),
+        (None, count) => run_many(FIRST_SEED, count.unwrap_or(SCHEDULES)),
     };
     let summary = ran.unwrap_or_else(|failure| panic!("{failure}"));
     println!("{summary}in {:.1} s", started.elapsed().as_secs_f64());
