@@ -18,11 +18,10 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often is looked whether what is waited for has happened.
-const LOOK: Duration = Duration::from_millis(3);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Short leases, since whoever holds one may be killed, and a janitor that is quick.
-const CONFIG: &str = r#"
-broker.lease_seconds = 0.3
+const CONFIG: &str = r#"broker.lease_seconds = 0.3
 broker.poll_seconds = 0.01
 relay.lease_seconds = 0.3
 relay.poll_seconds = 0.01
@@ -50,7 +49,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A fresh one; `more` is added to the configuration.
+    /// A fresh one; `more` goes before what it says of the same keys.
     pub(crate) async fn new(more: &str) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let database = scratch.path().join("orderonce.db");
@@ -66,7 +65,11 @@ impl Site {
     async fn at(database: PathBuf, scratch: TempDir, more: &str) -> Self {
         let url = Value::from(format!("sqlite://{}", database.display()));
         let file = scratch.path().join("orderonce.toml");
-        std::fs::write(&file, format!("store.url = {url}\n{CONFIG}\n{more}\n")).unwrap();
+        let key = |line: &'static str| line.split_once(" = ").map_or(line, |(key, _)| key);
+        let kept = CONFIG.lines().filter(|line| !more.contains(key(line)));
+        let kept: Vec<_> = kept.collect();
+        let text = format!("store.url = {url}\n{}\n{more}\n", kept.join("\n"));
+        std::fs::write(&file, text).unwrap();
         let none: [(String, String); 0] = [];
         let config = Config::load(Some(&file), none, &[]).unwrap().config;
         let (deployment, _) = Deployment::migrate(&config).await.unwrap();
