@@ -1,13 +1,74 @@
-//! The rows of a batch of order events, as far as they were decided: shared by the order and the
-//! payment role, which move the same orders.
+//! A role that moves orders, and the rows of its batch as far as they were decided: shared by the order
+//! and the payment role, which move the same orders.
 
-use super::Ruling;
+use super::role::decode_typed;
+use super::{Role, Ruling};
 use crate::domain::event::{OrderEvent, OrderLine};
 use crate::domain::order::{self, Context, Order, OrderState, OrderStatus, RefundStatus};
-use crate::domain::{Key, OrderId, Provider, RefundNo, Timestamp, TradeNo, Verdict};
+use crate::domain::{
+    Fingerprint, Key, OrderId, Provider, RefundNo, RoleName, Timestamp, TradeNo, Verdict,
+};
+use crate::message::{self, Envelope, Malformed};
 use crate::store::{self, OrderUpdate, RefundUpdate, StepRow, Tx};
+use async_trait::async_trait;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
+
+/// A role that moves orders. What is asked of an order and what providers report of its payments come
+/// by two queues; one state machine decides both.
+#[derive(Debug, Clone)]
+pub struct OrderMachine<const PAYMENTS: bool> {
+    /// How long an order may stay unpaid, unless it says so itself.
+    pub pay_timeout: Duration,
+}
+
+#[async_trait]
+impl<const PAYMENTS: bool> Role for OrderMachine<PAYMENTS> {
+    type Event = OrderEvent;
+    type Rows = OrderRows;
+
+    fn name(&self) -> RoleName {
+        if PAYMENTS {
+            RoleName::PAYMENT
+        } else {
+            RoleName::ORDER
+        }
+    }
+
+    fn decode(&self, envelope: &Envelope<'_>) -> Result<Vec<OrderEvent>, Malformed> {
+        decode_typed(envelope, &self.name(), message::order_event)
+    }
+
+    fn key(&self, event: &OrderEvent) -> Key {
+        event.key()
+    }
+
+    fn fingerprint(&self, event: &OrderEvent) -> Fingerprint {
+        event.fingerprint()
+    }
+
+    fn subject<'e>(&self, event: &'e OrderEvent) -> &'e str {
+        event.order_id().as_str()
+    }
+
+    async fn load(&self, tx: &mut dyn Tx, events: &[&OrderEvent]) -> store::Result<OrderRows> {
+        OrderRows::load(tx, events).await
+    }
+
+    fn decide(
+        &self,
+        rows: &mut OrderRows,
+        event: &OrderEvent,
+        key: &Key,
+        now: Timestamp,
+    ) -> Ruling {
+        rows.decide(event, key, now, self.pay_timeout)
+    }
+
+    async fn write(&self, tx: &mut dyn Tx, rows: OrderRows, now: Timestamp) -> store::Result<()> {
+        rows.write(tx, now).await
+    }
+}
 
 /// Rows by order, with what was read of each as its guard.
 #[derive(Debug, Default)]
