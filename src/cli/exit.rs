@@ -61,11 +61,18 @@ fn of_store(error: &store::Error) -> u8 {
 fn of_setup(setup: &store::Setup) -> u8 {
     match setup {
         store::Setup::Damaged(_) => DATA,
+        store::Setup::Unreachable { .. }
+        | store::Setup::Login { .. }
+        | store::Setup::NoDatabase { .. }
+        | store::Setup::Permission { .. }
+        | store::Setup::ServerTooOld { .. }
+        | store::Setup::Tls { .. } => UNREACHABLE,
         store::Setup::Missing(_)
         | store::Setup::Directory(_)
         | store::Setup::NoDirectory(_)
         | store::Setup::NotADatabase(_)
         | store::Setup::ReadOnly(_)
+        | store::Setup::Url { .. }
         | store::Setup::OlderSchema { .. }
         | store::Setup::NewerSchema { .. }
         | store::Setup::ChangedMigration { .. } => USAGE,

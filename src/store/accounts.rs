@@ -47,6 +47,13 @@ pub trait Accounts {
     /// [`super::Error::Conflict`] if one is there by now.
     async fn insert_accounts(&mut self, now: Timestamp, accounts: &[&Account]) -> Result<()>;
 
+    /// Keeps accounts that are not there from appearing before this transaction ends. An event that is
+    /// parked until an account is there needs it: whoever inserts an account then sees what was parked, or is seen.
+    ///
+    /// # Errors
+    /// [`super::Error::Conflict`] if one is there by now.
+    async fn hold_absent_accounts(&mut self, ids: &[&AccountId]) -> Result<()>;
+
     /// Updates accounts, guarded by the version that was read.
     ///
     /// # Errors

@@ -53,6 +53,72 @@ pub enum Setup {
     /// The file is damaged.
     #[error("{0} is damaged, restore it from a backup")]
     Damaged(PathBuf),
+    /// No server answers.
+    #[error("nothing answers at {at} ({problem}), start the server or change store.url")]
+    Unreachable {
+        /// Which server, password masked.
+        at: String,
+        /// What the system says.
+        problem: String,
+    },
+    /// The server does not let this user in.
+    #[error(
+        "the server at {at} does not let user {user} in ({problem}), correct user and password in store.url"
+    )]
+    Login {
+        /// Which server, password masked.
+        at: String,
+        /// Who asked.
+        user: String,
+        /// What the server says.
+        problem: String,
+    },
+    /// The server has no such database.
+    #[error("there is no database {database} at {at}, create it or change store.url")]
+    NoDatabase {
+        /// Which server, password masked.
+        at: String,
+        /// The name that was asked for.
+        database: String,
+    },
+    /// The user lacks a right.
+    #[error("user {user} lacks a right at {at} ({problem}), grant it")]
+    Permission {
+        /// Which database, password masked.
+        at: String,
+        /// Who asked.
+        user: String,
+        /// What the server says.
+        problem: String,
+    },
+    /// The server is older than what the statements need.
+    #[error("the server at {at} is {found}, {needed} or newer is needed")]
+    ServerTooOld {
+        /// Which server, password masked.
+        at: String,
+        /// What it says it is.
+        found: String,
+        /// The oldest version that will do.
+        needed: &'static str,
+    },
+    /// TLS to the server cannot be set up.
+    #[error(
+        "no TLS to the server at {at}: {problem}, correct the certificates or the TLS mode in store.url"
+    )]
+    Tls {
+        /// Which server, password masked.
+        at: String,
+        /// What went wrong.
+        problem: String,
+    },
+    /// The URL cannot be used.
+    #[error("store.url is {at}: {problem}")]
+    Url {
+        /// The URL, password masked.
+        at: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The schema is older than this program.
     #[error(
         "the schema of {at} is at migration {found}, this program needs {needed}, run `orderonce migrate`"

@@ -45,6 +45,13 @@ pub trait Inventory {
         reservations: &[&Reservation],
     ) -> Result<()>;
 
+    /// Keeps reservations that are not there from appearing before this transaction ends. An event that is
+    /// parked until a reservation is there needs it: whoever inserts a reservation then sees what was parked, or is seen.
+    ///
+    /// # Errors
+    /// [`super::Error::Conflict`] if one is there by now.
+    async fn hold_absent_reservations(&mut self, ids: &[&OrderId]) -> Result<()>;
+
     /// Updates reservations, each with the status and version that were read as its guard.
     ///
     /// # Errors

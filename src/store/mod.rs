@@ -32,6 +32,8 @@ pub use parking::{NewParked, ParkedRow, Parking, WOKEN};
 
 use crate::domain::Timestamp;
 use async_trait::async_trait;
+use sqlx::mysql::MySqlConnection;
+use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
 
 /// A database. What only reads, and what the relay and the janitor do, needs no transaction of the
@@ -108,4 +110,8 @@ pub use outbox::OutboxAppend;
 pub enum Connection<'a> {
     /// SQLite.
     Sqlite(&'a mut SqliteConnection),
+    /// PostgreSQL.
+    Postgres(&'a mut PgConnection),
+    /// MySQL or MariaDB.
+    MySql(&'a mut MySqlConnection),
 }

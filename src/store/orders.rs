@@ -72,6 +72,13 @@ pub trait Orders {
     /// [`super::Error::Conflict`] if one is there by now.
     async fn insert_orders(&mut self, now: Timestamp, orders: &[&Order]) -> Result<()>;
 
+    /// Keeps orders that are not there from appearing before this transaction ends. An event that is
+    /// parked until an order is there needs it: whoever inserts an order then sees what was parked, or is seen.
+    ///
+    /// # Errors
+    /// [`super::Error::Conflict`] if one is there by now.
+    async fn hold_absent_orders(&mut self, ids: &[&OrderId]) -> Result<()>;
+
     /// Inserts the lines of new orders, numbered from 1 in each order.
     ///
     /// # Errors

@@ -3,15 +3,15 @@
 use super::role::decode_typed;
 use super::{Role, Ruling};
 use crate::domain::account::{
-    self, Account, AccountFlow, AccountId, AccountState, PointsRule, Source, account_of,
-    reversed_by, source_of,
+    self, Account, AccountFlow, AccountId, AccountState, AccountWrites, PointsRule, Source,
+    account_of, reversed_by, source_of,
 };
 use crate::domain::event::AccountEvent;
 use crate::domain::{Fingerprint, Key, RoleName, Timestamp, Verdict};
 use crate::message::{self, Envelope, Malformed};
 use crate::store::{self, AccountUpdate, CreditState, Tx};
 use async_trait::async_trait;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Consumes `order.completed`, `order.refunded`, `account.credit`, `debit` and `reverse`.
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ pub struct AccountRows {
     read: HashMap<AccountId, i64>,
     flows: HashMap<(AccountId, Source), CreditState>,
     new_flows: Vec<AccountFlow>,
+    /// Accounts that an event waits for a flow of.
+    awaited: BTreeSet<AccountId>,
 }
 
 #[async_trait]
@@ -100,10 +102,10 @@ impl Role for AccountRole {
         };
         let decision = account::decide(state, event, &self.points);
         let ruling = Ruling::from(&decision);
-        if decision.verdict == Verdict::Applied
-            && let Some(flow) = decision.writes.flow
-        {
-            rows.apply(flow);
+        match decision.verdict {
+            Verdict::Applied => rows.apply(decision.writes),
+            Verdict::Parked(_) => drop(rows.awaited.insert(account)),
+            Verdict::Duplicate | Verdict::Conflict | Verdict::Stale | Verdict::Rejected(_) => {}
         }
         ruling
     }
@@ -122,6 +124,9 @@ impl Role for AccountRole {
                 Some(_) => {}
             }
         }
+        let absent = rows.awaited.iter();
+        let absent = absent.filter(|id| !rows.accounts.contains_key(*id));
+        tx.hold_absent_accounts(&absent.collect::<Vec<_>>()).await?;
         tx.insert_account_flows(now, &rows.new_flows).await?;
         tx.insert_accounts(now, &inserts).await?;
         tx.update_accounts(now, &updates).await
@@ -129,7 +134,10 @@ impl Role for AccountRole {
 }
 
 impl AccountRows {
-    fn apply(&mut self, flow: AccountFlow) {
+    fn apply(&mut self, writes: AccountWrites) {
+        let Some(flow) = writes.flow else {
+            return;
+        };
         let account = self
             .accounts
             .entry(flow.account.clone())

@@ -35,6 +35,8 @@ struct Slot {
     /// Status and version of the row that was read.
     read: Option<(ReservationStatus, i64)>,
     changed: bool,
+    /// Whether an event waits for the reservation to be there.
+    awaited: bool,
     flows: Vec<Flow>,
 }
 
@@ -84,8 +86,14 @@ impl Role for InventoryRole {
     ) -> Ruling {
         let decision = inventory::decide(rows.state(event), event);
         let ruling = Ruling::from(&decision);
-        if decision.verdict == Verdict::Applied {
-            rows.apply(decision.writes);
+        match decision.verdict {
+            Verdict::Applied => rows.apply(decision.writes),
+            Verdict::Parked(_) => {
+                if let Some(order_id) = event.order_id() {
+                    rows.slot(order_id).awaited = true;
+                }
+            }
+            Verdict::Duplicate | Verdict::Conflict | Verdict::Stale | Verdict::Rejected(_) => {}
         }
         ruling
     }
@@ -237,6 +245,9 @@ impl InventoryRows {
                 (None, _) => {}
             }
         }
+        let absent = self.reservations.iter();
+        let absent = absent.filter(|(_, slot)| slot.awaited && slot.reservation.is_none());
+        let absent: Vec<_> = absent.map(|(order_id, _)| order_id).collect();
         let (mut new_stock, mut stock_updates) = (Vec::new(), Vec::new());
         for stock in self.stock.values() {
             match self.read.get(&stock.sku_id) {
@@ -248,6 +259,7 @@ impl InventoryRows {
             }
         }
         stock_updates.sort_unstable_by(|a, b| a.stock.sku_id.cmp(&b.stock.sku_id));
+        tx.hold_absent_reservations(&absent).await?;
         tx.insert_flows(now, &self.new_flows).await?;
         tx.insert_reservations(now, &inserts).await?;
         tx.update_reservations(now, &updates).await?;

@@ -86,6 +86,8 @@ struct Slot {
     /// Status and version of the order's row that was read.
     read: Option<(OrderStatus, i64)>,
     changed: bool,
+    /// Whether an event waits for the order to be there.
+    awaited: bool,
     new_payments: HashSet<(Provider, TradeNo)>,
     /// Refunds that were changed, with the status that was read.
     changed_refunds: HashMap<(Provider, RefundNo), Option<RefundStatus>>,
@@ -171,8 +173,10 @@ impl OrderRows {
         let slot = self.orders.entry(event.order_id().clone()).or_default();
         let decision = order::decide(&slot.state, event, &context);
         let ruling = Ruling::from(&decision);
-        if decision.verdict == Verdict::Applied {
-            self.apply(event.order_id(), decision.writes, key);
+        match decision.verdict {
+            Verdict::Applied => self.apply(event.order_id(), decision.writes, key),
+            Verdict::Parked(_) => slot.awaited = true,
+            Verdict::Duplicate | Verdict::Conflict | Verdict::Stale | Verdict::Rejected(_) => {}
         }
         ruling
     }
@@ -244,8 +248,12 @@ impl OrderRows {
 
     pub(super) async fn write(self, tx: &mut dyn Tx, now: Timestamp) -> store::Result<()> {
         let (mut inserts, mut updates) = (Vec::<&Order>::new(), Vec::new());
+        let mut absent = Vec::new();
         let (mut payments, mut new_refunds, mut refunds) = (Vec::new(), Vec::new(), Vec::new());
-        for slot in self.orders.values() {
+        for (order_id, slot) in &self.orders {
+            if slot.awaited && slot.state.order.is_none() {
+                absent.push(order_id);
+            }
             match (&slot.state.order, slot.read) {
                 (Some(order), None) if slot.changed => inserts.push(order),
                 (Some(order), Some((was, was_version))) if slot.changed => {
@@ -276,6 +284,7 @@ impl OrderRows {
                 lines.push((order_id, line_no, line));
             }
         }
+        tx.hold_absent_orders(&absent).await?;
         tx.insert_orders(now, &inserts).await?;
         tx.insert_order_lines(&lines).await?;
         tx.update_orders(now, &updates).await?;

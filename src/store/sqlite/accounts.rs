@@ -67,6 +67,11 @@ impl Accounts for SqliteTx {
         self.execute(insert).await.map(drop)
     }
 
+    // A transaction has the write lock from the start: nobody else inserts anything.
+    async fn hold_absent_accounts(&mut self, _ids: &[&AccountId]) -> Result<()> {
+        Ok(())
+    }
+
     async fn update_accounts(
         &mut self,
         now: Timestamp,

@@ -76,6 +76,11 @@ impl Inventory for SqliteTx {
         self.execute(insert).await.map(drop)
     }
 
+    // A transaction has the write lock from the start: nobody else inserts anything.
+    async fn hold_absent_reservations(&mut self, _ids: &[&OrderId]) -> Result<()> {
+        Ok(())
+    }
+
     async fn update_reservations(
         &mut self,
         now: Timestamp,
