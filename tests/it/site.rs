@@ -1,6 +1,6 @@
 //! A place where the real binary runs: a configuration file, a database, and the processes on it.
 
-use orderonce::broker::Publication;
+use orderonce::broker::{Broker, Publication, Topology};
 use orderonce::config::Config;
 use orderonce::ops::deployment::Deployment;
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -85,8 +86,12 @@ impl Site {
         &self.deployment
     }
 
+    pub(crate) async fn broker(&self) -> Arc<dyn Broker> {
+        self.deployment.broker(Topology::default()).await.unwrap()
+    }
+
     pub(crate) async fn publish(&self, messages: &[Publication]) {
-        let mut publisher = self.deployment.broker.publisher().await.unwrap();
+        let mut publisher = self.broker().await.publisher().await.unwrap();
         publisher.publish(messages).await.unwrap();
     }
 
