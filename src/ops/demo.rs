@@ -7,15 +7,16 @@
 mod naive;
 mod report;
 mod shop;
+mod tap;
 
 pub use naive::Naive;
 pub use report::Report;
 
-use super::deployment::Deployment;
+use super::deployment::{self, Deployment};
 use super::online_retail::{self, Import, Opening};
 use super::progress::Progress;
 use super::{import, reconcile};
-use crate::broker::{self, Publication};
+use crate::broker::{self, Broker, Publication};
 use crate::config::{self, Config};
 use crate::domain::event::{Event, InventoryEvent};
 use crate::message::Outgoing;
@@ -27,6 +28,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tap::Tap;
 
 /// The first day of the UCI Online Retail data set.
 /// Daqing Chen (2015), <https://doi.org/10.24432/C5BW33>, CC BY 4.0.
@@ -74,6 +76,9 @@ pub enum Error {
     /// The broker.
     #[error(transparent)]
     Broker(#[from] broker::Error),
+    /// Database or broker, when they were made ready.
+    #[error(transparent)]
+    Deployment(#[from] deployment::Error),
     /// The opening stock.
     #[error(transparent)]
     Worker(#[from] worker::Error),
@@ -112,6 +117,7 @@ impl Error {
             | Self::Config(_)
             | Self::Store(_)
             | Self::Broker(_)
+            | Self::Deployment(_)
             | Self::Worker(_) => false,
         }
     }
@@ -143,7 +149,9 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
     let opening = stock_up(&deployment, day.opening).await?;
 
     let deliveries = draw(day.messages.clone(), options, &mut rng);
-    let shop = Shop::open(&deployment, options, &config.file, rng);
+    let (broker, mut tap) = open_broker(&deployment).await?;
+    let broker = broker.as_ref();
+    let shop = Shop::open(&deployment, broker, &mut tap, options, &config.file, rng);
     let kills = shop.run(&deliveries, progress).await?;
 
     progress.stage("reconciling", None);
@@ -153,8 +161,9 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
         |_| {},
     )
     .await?;
-    let kept = deployment.queue.kept().await?;
-    let naive = Naive::of(&kept, &opening, &deployment.points_rule());
+    let told = tap.deliveries().await?;
+    let kept = tap.look().await?;
+    let naive = Naive::of(kept, &opening, &deployment.points_rule());
     let log = tokio::fs::read_to_string(&config.log)
         .await
         .map_err(Error::io(format!("reading {}", config.log.display())))?;
@@ -162,7 +171,8 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
         report::Facts {
             day: &day.report,
             external: day.messages.len(),
-            kept: &kept,
+            kept,
+            deliveries: told,
             kills,
             log: &log,
             seconds: started.elapsed(),
@@ -172,6 +182,16 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
     );
     deployment.store.close().await;
     Ok(report)
+}
+
+/// The broker, and where its messages are seen.
+async fn open_broker(deployment: &Deployment) -> Result<(Arc<dyn Broker>, Tap), Error> {
+    if let Some(queue) = deployment.queue() {
+        return Ok((Arc::new(queue.clone()), Tap::of_table(queue)));
+    }
+    let broker = deployment.broker(Tap::topology()).await?;
+    let tap = Tap::of_copies(broker.as_ref()).await?;
+    Ok((broker, tap))
 }
 
 struct Day {

@@ -159,8 +159,8 @@ impl Day {
         assert_eq!(found.stock, self.books.stock);
         assert_eq!(found.accounts, self.books.accounts);
         assert_eq!(found.claims, self.books.claims);
+        assert_eq!(site.queued().await, 0, "queued");
         for (what, count) in [
-            ("queued", "SELECT count(*) FROM queue_message"),
             ("in the outbox", "SELECT count(*) FROM outbox"),
             ("parked", "SELECT count(*) FROM parked_event"),
             (

@@ -29,7 +29,11 @@ mod schedules;
 #[cfg(test)]
 mod serve;
 #[cfg(test)]
+mod servers;
+#[cfg(test)]
 mod site;
+#[cfg(test)]
+mod sql;
 #[cfg(test)]
 mod store;
 #[cfg(test)]
