@@ -139,3 +139,4 @@ macro_rules! store_suite {
 }
 
 store_suite!(sqlite, crate::store::fixture::sqlite::fresh);
+store_suite!(postgres, crate::store::fixture::postgres::fresh);
