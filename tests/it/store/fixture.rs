@@ -1,12 +1,12 @@
 //! A fresh store for each test, and short forms for its rows.
 
+use futures_util::future::BoxFuture;
 use orderonce::domain::inventory::{Reservation, ReservationStatus, Stock};
 use orderonce::domain::order::{Order, OrderStatus};
 use orderonce::domain::{
     Currency, Fingerprint, Key, OrderId, RoleName, SkuId, Timestamp, Token, UserId,
 };
 use orderonce::store::{Claimed, Connection, Error, NewClaim, Store, Tx};
-use futures_util::future::BoxFuture;
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
