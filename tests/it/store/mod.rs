@@ -6,9 +6,10 @@
 mod accounts;
 mod claims;
 mod dead_letters;
-mod fixture;
+pub(crate) mod fixture;
 mod inventory;
 mod open;
+mod open_postgres;
 mod orders;
 mod outbox;
 mod parking;
