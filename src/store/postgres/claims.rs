@@ -74,12 +74,17 @@ impl Claims for PostgresTx {
         now: Timestamp,
         conclusions: &[Conclusion<'_>],
     ) -> Result<()> {
+        // MATERIALIZED, here and below: the role comes with each row. By a parameter the server would
+        // go through all claims of the role, as long as it takes the table for a small one.
         const CONCLUDE: &str = "
+            WITH new AS MATERIALIZED (
+                SELECT $1::text AS role, key, was, outcome, detail
+                FROM unnest($3::text[], $4::text[], $5::text[], $6::text[])
+                    AS new (key, was, outcome, detail))
             UPDATE idempotent_record AS claim
             SET outcome = new.outcome, detail = new.detail, concluded_at = $2
-            FROM unnest($3::text[], $4::text[], $5::text[], $6::text[])
-                AS new (key, was, outcome, detail)
-            WHERE claim.role = $1 AND claim.key = new.key AND claim.outcome = new.was";
+            FROM new
+            WHERE claim.role = new.role AND claim.key = new.key AND claim.outcome = new.was";
         if conclusions.is_empty() {
             return Ok(());
         }
@@ -95,7 +100,11 @@ impl Claims for PostgresTx {
     }
 
     async fn unclaim(&mut self, role: &RoleName, keys: &[&Key]) -> Result<()> {
-        const UNCLAIM: &str = "DELETE FROM idempotent_record WHERE role = $1 AND key = ANY ($2)";
+        const UNCLAIM: &str = "
+            WITH gone AS MATERIALIZED (
+                SELECT $1::text AS role, key FROM unnest($2::text[]) AS gone (key))
+            DELETE FROM idempotent_record
+            WHERE (role, key) IN (SELECT role, key FROM gone)";
         if keys.is_empty() {
             return Ok(());
         }
@@ -125,15 +134,19 @@ impl PostgresTx {
     /// resumes.
     async fn taken(&mut self, role: &RoleName, keys: &[&str]) -> Result<HashMap<String, Claimed>> {
         const TAKEN: &str = "
+            WITH wanted AS MATERIALIZED (
+                SELECT $1::text AS role, key FROM unnest($2::text[]) AS wanted (key))
             SELECT key, outcome, fingerprint
             FROM idempotent_record
-            WHERE role = $1 AND key = ANY ($2)";
+            WHERE (role, key) IN (SELECT role, key FROM wanted)";
         const LOCK: &str = "
+            WITH wanted AS MATERIALIZED (
+                SELECT $1::text AS role, key FROM unnest($2::text[]) AS wanted (key))
             SELECT key, outcome, fingerprint
             FROM idempotent_record
-            WHERE role = $1 AND key = ANY ($2)
+            WHERE (role, key) IN (SELECT role, key FROM wanted)
             ORDER BY key
-            FOR UPDATE";
+            FOR UPDATE OF idempotent_record";
         let (mut open, mut taken) = (Vec::new(), HashMap::with_capacity(keys.len()));
         for said in self.said(TAKEN, role, keys).await? {
             if said.is_open() {
@@ -187,7 +200,11 @@ impl PostgresTx {
 
     async fn awaited(&mut self, role: &RoleName, keys: &[&str]) -> Result<HashMap<String, Prior>> {
         const AWAITED: &str = "
-            SELECT key, awaits, woken_at FROM parked_event WHERE role = $1 AND key = ANY ($2)";
+            WITH wanted AS MATERIALIZED (
+                SELECT $1::text AS role, key FROM unnest($2::text[]) AS wanted (key))
+            SELECT key, awaits, woken_at
+            FROM parked_event
+            WHERE (role, key) IN (SELECT role, key FROM wanted)";
         if keys.is_empty() {
             return Ok(HashMap::new());
         }

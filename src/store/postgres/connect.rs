@@ -207,10 +207,13 @@ impl Server {
             };
             wrong(problem)
         })?;
+        if let Some(name) = unknown_parameter(&options.url) {
+            return Err(wrong(format!("there is no parameter {name}")).into());
+        }
         let name = parsed.get_application_name().unwrap_or("orderonce");
+        let name = name.to_owned();
         let connect = parsed
-            .clone()
-            .application_name(name)
+            .application_name(&name)
             .statement_cache_capacity(STATEMENTS)
             .options(session(options));
         Ok(Self {
@@ -374,6 +377,35 @@ fn session(options: &Options) -> [(&'static str, String); 7] {
         ("enable_hashjoin", "off".into()),
         ("enable_mergejoin", "off".into()),
     ]
+}
+
+/// A parameter that sqlx would pass over. One that is misspelt may be the one that asks for TLS.
+fn unknown_parameter(url: &str) -> Option<String> {
+    const KNOWN: [&str; 18] = [
+        "sslmode",
+        "ssl-mode",
+        "sslrootcert",
+        "ssl-root-cert",
+        "ssl-ca",
+        "sslcert",
+        "ssl-cert",
+        "sslkey",
+        "ssl-key",
+        "statement-cache-capacity",
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "application_name",
+        "options",
+    ];
+    let url = Url::parse(url).ok()?;
+    let mut names = url.query_pairs().map(|(name, _)| name);
+    names
+        .find(|name| !KNOWN.contains(&&**name) && !name.starts_with("options["))
+        .map(std::borrow::Cow::into_owned)
 }
 
 /// The newest migration of this program.

@@ -87,7 +87,7 @@ impl History for PostgresStore {
                 created_at, concluded_at
             FROM idempotent_record
             WHERE key = $2
-                AND role IN (SELECT role FROM roles WHERE $1 IS NULL OR role = $1)
+                AND role IN (SELECT role FROM roles WHERE $1::text IS NULL OR role = $1)
             ORDER BY created_at, role";
         let select = sqlx::query(CLAIMS_OF)
             .bind(role.map(RoleName::as_str))
@@ -100,7 +100,7 @@ impl History for PostgresStore {
         const PARKED: &str = "
             SELECT role, key, awaits, message_id, event_type, message, headers, parked_at, deadline, woken_at
             FROM parked_event
-            WHERE $1 IS NULL OR subject = $1
+            WHERE $1::text IS NULL OR subject = $1
             ORDER BY deadline, role, key
             LIMIT $2";
         let select = sqlx::query(PARKED).bind(subject).bind(i64::from(limit));
@@ -125,8 +125,8 @@ impl History for PostgresStore {
             SELECT id, role, message_id, key, reason, detail, raw, headers, deliveries, deaths,
                 status, died_at, actor, actor_reason
             FROM dead_letter
-            WHERE ($1 IS NULL OR role = $1) AND ($2 IS NULL OR status = $2)
-                AND ($3 IS NULL OR reason = $3)
+            WHERE ($1::text IS NULL OR role = $1) AND ($2::text IS NULL OR status = $2)
+                AND ($3::text IS NULL OR reason = $3)
             ORDER BY id
             LIMIT $4";
         // A statement of its own: an optional condition would not use the index.
@@ -134,8 +134,8 @@ impl History for PostgresStore {
             SELECT id, role, message_id, key, reason, detail, raw, headers, deliveries, deaths,
                 status, died_at, actor, actor_reason
             FROM dead_letter
-            WHERE key = $5 AND ($1 IS NULL OR role = $1) AND ($2 IS NULL OR status = $2)
-                AND ($3 IS NULL OR reason = $3)
+            WHERE key = $5 AND ($1::text IS NULL OR role = $1) AND ($2::text IS NULL OR status = $2)
+                AND ($3::text IS NULL OR reason = $3)
             ORDER BY id
             LIMIT $4";
         let (statement, key) = match &filter.key {

@@ -43,7 +43,12 @@ impl Parking for PostgresTx {
     }
 
     async fn unpark(&mut self, role: &RoleName, keys: &[&Key]) -> Result<()> {
-        const UNPARK: &str = "DELETE FROM parked_event WHERE role = $1 AND key = ANY ($2)";
+        // MATERIALIZED: the role comes with each row, as when claims are concluded.
+        const UNPARK: &str = "
+            WITH gone AS MATERIALIZED (
+                SELECT $1::text AS role, key FROM unnest($2::text[]) AS gone (key))
+            DELETE FROM parked_event
+            WHERE (role, key) IN (SELECT role, key FROM gone)";
         if keys.is_empty() {
             return Ok(());
         }

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// How long connecting and logging in may take.
+/// How long connecting and logging in may take, and what takes no time on a live connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// How long a caller waits for a connection that others use.
@@ -85,8 +85,9 @@ impl Pool {
         loop {
             let mut pooled = self.acquire().await?;
             pooled.in_transaction = true;
-            match pooled.run(begin).await {
-                Ok(()) => return Ok(pooled),
+            let begun = sqlx::raw_sql(begin).execute(&mut *pooled);
+            match waited(CONNECT, begun).await {
+                Ok(_) => return Ok(pooled),
                 Err(error) if pooled.idle_for.is_some() && ends_connection(&error) => {
                     pooled.discard();
                 }

@@ -49,6 +49,10 @@ async fn a_url_that_cannot_be_used_is_shown_without_its_password() {
             "postgres://app:secret@db/shop?sslmode=maybe",
             "postgres://app:***@db/shop?sslmode=maybe",
         ),
+        (
+            "postgres://app:secret@db/shop?ssl_mode=require",
+            "postgres://app:***@db/shop?ssl_mode=require",
+        ),
     ] {
         let setup = refused(url).await;
         assert!(
