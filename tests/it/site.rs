@@ -257,6 +257,15 @@ impl Serving {
         }
     }
 
+    /// Whether SIGSTOP has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        // The state follows the name, which is in parentheses.
+        let stat = stat.unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
