@@ -17,6 +17,7 @@ mod inventory;
 mod orders;
 mod outbox;
 mod parking;
+pub mod postgres;
 pub mod sqlite;
 
 pub use accounts::{AccountUpdate, Accounts, CreditState};
