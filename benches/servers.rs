@@ -129,7 +129,7 @@ async fn measure(way: &Way, server: &str, broker: &str) -> f64 {
         ("ORDERONCE__RELAY__WINDOW", "512"),
     ];
     let config = Config::load(None, settings, &[]).expect("a configuration");
-    let (deployment, _) = Deployment::migrate(&config.config)
+    let (deployment, _) = Deployment::migrate(&config.config, Topology::default())
         .await
         .expect("a deployment");
     let broker = deployment

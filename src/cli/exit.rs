@@ -162,7 +162,7 @@ fn of_explain(error: &explain::Error) -> u8 {
 
 fn of_demo(error: &demo::Error) -> u8 {
     match error {
-        demo::Error::Io { .. } | demo::Error::Config(_) => USAGE,
+        demo::Error::Io { .. } | demo::Error::Config(_) | demo::Error::NotEmpty { .. } => USAGE,
         demo::Error::Deployment(error) => of_deployment(error),
         demo::Error::Data(error) => of_online_retail(error),
         demo::Error::Store(error) => of_store(error),

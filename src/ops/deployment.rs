@@ -6,7 +6,8 @@ use crate::config::Config;
 use crate::domain::account::PointsRule;
 use crate::domain::{RetryPolicy, RoleName};
 use crate::message::Limits;
-use crate::store::sqlite::{Database, Options, SqliteStore};
+use crate::store::postgres::{self, PostgresStore};
+use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{self, Store};
 use crate::worker::supervisor::Plan;
 use crate::worker::{Points, Settings, relay};
@@ -24,7 +25,7 @@ pub struct Deployment {
     /// The database.
     pub store: Arc<dyn Store>,
     /// The file of the store, in which the embedded queue lives too.
-    file: Option<Database>,
+    file: Option<sqlite::Database>,
 }
 
 /// Why what a configuration describes cannot be used.
@@ -62,31 +63,56 @@ impl Deployment {
     /// # Errors
     /// [`store::Error`] that names what cannot be used and the remedy.
     pub async fn open(config: &Config) -> store::Result<Self> {
-        let database = Database::open(&sqlite_options(config)).await?;
-        Ok(Self::of_file(config, database))
+        let (store, file): (Arc<dyn Store>, _) = match Kind::of(config) {
+            Kind::Sqlite => {
+                let database = sqlite::Database::open(&sqlite_options(config)).await?;
+                (Arc::new(SqliteStore::new(database.clone())), Some(database))
+            }
+            Kind::Postgres => {
+                let database = postgres::Database::open(&postgres_options(config)).await?;
+                (Arc::new(PostgresStore::new(database)), None)
+            }
+        };
+        Ok(Self {
+            config: config.clone(),
+            store,
+            file,
+        })
     }
 
     /// Creates what is not there, brings the schema up to date, declares the broker's queues, and
-    /// opens it.
+    /// opens the database.
     ///
     /// # Errors
-    /// As [`Self::open`].
-    pub async fn migrate(config: &Config) -> Result<(Self, Migrated), Error> {
-        let options = sqlite_options(config);
-        let (database, applied) = Database::migrate(&options).await?;
+    /// As [`Self::open`] and [`Self::broker`].
+    pub async fn migrate(
+        config: &Config,
+        topology: Topology,
+    ) -> Result<(Self, Migrated), Error> {
+        let (store, file, applied): (Arc<dyn Store>, _, _) = match Kind::of(config) {
+            Kind::Sqlite => {
+                let options = sqlite_options(config);
+                let (database, applied) = sqlite::Database::migrate(&options).await?;
+                let store = Arc::new(SqliteStore::new(database.clone()));
+                (store, Some(database), applied)
+            }
+            Kind::Postgres => {
+                let options = postgres_options(config);
+                let (database, applied) = postgres::Database::migrate(&options).await?;
+                (Arc::new(PostgresStore::new(database)), None, applied)
+            }
+        };
+        let deployment = Self {
+            config: config.clone(),
+            store,
+            file,
+        };
+        let url = config.store.url.to_string();
         let migrated = Migrated {
-            database: options.path.display().to_string(),
+            database: url.strip_prefix("sqlite://").unwrap_or(&url).to_owned(),
             applied,
         };
-        Ok((Self::of_file(config, database), migrated))
-    }
-
-    fn of_file(config: &Config, database: Database) -> Self {
-        Self {
-            config: config.clone(),
-            store: Arc::new(SqliteStore::new(database.clone())),
-            file: Some(database),
-        }
+        Ok((deployment, migrated))
     }
 
     /// Connects to the broker, with the queues of `topology`.
@@ -188,11 +214,37 @@ impl Deployment {
     }
 }
 
-fn sqlite_options(config: &Config) -> Options {
+/// Which database a configuration describes.
+enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+impl Kind {
+    fn of(config: &Config) -> Self {
+        let url = config.store.url.as_str();
+        if url.starts_with("postgres") {
+            Self::Postgres
+        } else {
+            Self::Sqlite
+        }
+    }
+}
+
+fn sqlite_options(config: &Config) -> sqlite::Options {
     let url = config.store.url.as_str();
-    Options {
+    sqlite::Options {
         path: PathBuf::from(url.strip_prefix("sqlite://").unwrap_or(url)),
         busy_timeout: config.store.busy_timeout,
         readers: config.store.reader_connections,
+    }
+}
+
+fn postgres_options(config: &Config) -> postgres::Options {
+    postgres::Options {
+        url: config.store.url.as_str().to_owned(),
+        lock_timeout: config.store.busy_timeout,
+        statement_timeout: config.store.statement_timeout,
+        connections: config.store.connections,
     }
 }

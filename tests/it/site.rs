@@ -94,7 +94,9 @@ impl Site {
         std::fs::write(&file, text).unwrap();
         let none: [(String, String); 0] = [];
         let config = Config::load(Some(&file), none, &[]).unwrap().config;
-        let (deployment, _) = Deployment::migrate(&config).await.unwrap();
+        let (deployment, _) = Deployment::migrate(&config, Topology::default())
+            .await
+            .unwrap();
         let broker = deployment.broker(Topology::default()).await.unwrap();
         Self {
             deployment,
