@@ -60,8 +60,10 @@ pub enum Command {
                   \x20 orderonce demo --duplicates 0.9 --kills 20 --seed 42\n\
                   \x20 orderonce demo --keep day\n\
                   \x20 orderonce --store sqlite://day/orderonce.db explain 536365\n\
+                  \x20 orderonce demo --store postgres://shop:secret@db/empty --broker amqp://shop:secret@rabbit/%2f\n\
                   \n\
-                  Nothing outside a temporary directory, or that of --keep, is touched.")]
+                  Nothing outside a temporary directory, or that of --keep, is touched. On servers, the day stays in\n\
+                  the database, which must hold no claims before; the demo's queues have names of their own, and go.")]
     Demo(Demo),
     /// Run roles, relay and janitor until told to stop (SIGTERM or SIGINT; a second one aborts)
     #[command(after_long_help = "Examples:\n\

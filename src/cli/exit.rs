@@ -86,6 +86,26 @@ fn of_broker(error: &broker::Error) -> u8 {
     match error {
         broker::Error::Unavailable(_) => UNREACHABLE,
         broker::Error::UnknownQueue(_) => USAGE,
+        broker::Error::Setup(setup) => of_broker_setup(setup),
+    }
+}
+
+fn of_broker_setup(setup: &broker::Setup) -> u8 {
+    match setup {
+        broker::Setup::Unreachable { .. }
+        | broker::Setup::NotABroker { .. }
+        | broker::Setup::Tls { .. }
+        | broker::Setup::Login { .. }
+        | broker::Setup::VirtualHost { .. }
+        | broker::Setup::Permission { .. }
+        | broker::Setup::ServerTooOld { .. } => UNREACHABLE,
+        broker::Setup::Url { .. }
+        | broker::Setup::CaFile { .. }
+        | broker::Setup::Missing { .. }
+        | broker::Setup::Mismatch { .. }
+        | broker::Setup::NoDeadLetters { .. }
+        | broker::Setup::SameName { .. }
+        | broker::Setup::Refused { .. } => USAGE,
     }
 }
 
@@ -162,7 +182,7 @@ fn of_explain(error: &explain::Error) -> u8 {
 
 fn of_demo(error: &demo::Error) -> u8 {
     match error {
-        demo::Error::Io { .. } | demo::Error::Config(_) => USAGE,
+        demo::Error::Io { .. } | demo::Error::Config(_) | demo::Error::NotEmpty { .. } => USAGE,
         demo::Error::Deployment(error) => of_deployment(error),
         demo::Error::Data(error) => of_online_retail(error),
         demo::Error::Store(error) => of_store(error),

@@ -53,7 +53,10 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             print(&Shown { entries }, format)?;
             Ok(0)
         }
-        Command::Demo(args) => run_demo(args, format).await,
+        Command::Demo(args) => {
+            let servers = demo_servers(cli.store, cli.broker)?;
+            run_demo(args, servers, format).await
+        }
         command @ (Command::Serve(_)
         | Command::Migrate
         | Command::Health(_)
@@ -74,7 +77,7 @@ async fn with_config(command: Command, config: &Config, format: Format) -> anyho
     match command {
         Command::Demo(_) | Command::Config(_) => Ok(0),
         Command::Migrate => {
-            let (deployment, migrated) = Deployment::migrate(config).await?;
+            let (deployment, migrated) = Deployment::migrate(config, Topology::default()).await?;
             deployment.store.close().await;
             print(&migrated, format)?;
             Ok(0)
@@ -137,7 +140,33 @@ fn check_config(loaded: Result<Loaded, config::Errors>, format: Format) -> anyho
     }
 }
 
-async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
+/// The servers for the demo, if both are named; a file is always its own.
+fn demo_servers(
+    store: Option<String>,
+    broker: Option<String>,
+) -> Result<Option<demo::Servers>, Usage> {
+    let is_server = |url: &String| !url.starts_with("sqlite:") && url != "embedded:";
+    match (store, broker) {
+        (None, None) => Ok(None),
+        (Some(store), Some(broker)) if is_server(&store) && is_server(&broker) => {
+            Ok(Some(demo::Servers {
+                store: config::Url::new(store),
+                broker: config::Url::new(broker),
+            }))
+        }
+        _ => Err(Usage(
+            "the demo makes a file and an embedded queue of its own, or runs on servers with both \
+             --store postgres://... (or mysql://...) and --broker amqp://..."
+                .to_owned(),
+        )),
+    }
+}
+
+async fn run_demo(
+    args: Demo,
+    servers: Option<demo::Servers>,
+    format: Format,
+) -> anyhow::Result<u8> {
     let scratch = tempfile::Builder::new()
         .prefix("orderonce-demo-")
         .tempdir()?;
@@ -160,6 +189,7 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
         dir,
         program: std::env::current_exe()?,
+        servers,
     };
     let progress = progress();
     progress.stage(&format!("demo with --seed {}", options.seed), None);
@@ -178,14 +208,17 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
         other => other?,
     };
     print(&report, format)?;
-    if let Some(dir) = args.keep
+    let database = options.servers.map_or_else(
+        || {
+            let dir = args.keep.as_ref()?;
+            Some(dir.join(demo::DATABASE).display().to_string())
+        },
+        |servers| Some(servers.store.to_string()),
+    );
+    if let Some(database) = database
         && format == Format::Text
     {
-        let database = dir.join(demo::DATABASE);
-        print(
-            &Text(format!("the database is {}\n", database.display())),
-            format,
-        )?;
+        print(&Text(format!("the database is {database}\n")), format)?;
     }
     Ok(if report.differences == 0 { 0 } else { DATA })
 }

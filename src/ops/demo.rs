@@ -17,14 +17,15 @@ use super::online_retail::{self, Import, Opening};
 use super::progress::Progress;
 use super::{import, reconcile};
 use crate::broker::{self, Broker, Publication};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Url};
 use crate::domain::event::{Event, InventoryEvent};
 use crate::message::Outgoing;
 use crate::worker::inventory::InventoryRole;
 use crate::worker::{self, Processor};
 use crate::{domain, store};
 use shop::Shop;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +52,17 @@ pub struct Options {
     pub dir: PathBuf,
     /// The program to run as the workers: this one.
     pub program: PathBuf,
+    /// The servers to run on; a file and the embedded queue in the directory if `None`.
+    pub servers: Option<Servers>,
+}
+
+/// Servers to run the demo on.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    /// The URL of a database that holds no claims yet. The day stays in it.
+    pub store: Url,
+    /// The URL of the broker. The demo's exchange and queues have names of their own, and go.
+    pub broker: Url,
 }
 
 /// Why the demo could not be finished.
@@ -82,6 +94,12 @@ pub enum Error {
     /// The opening stock.
     #[error(transparent)]
     Worker(#[from] worker::Error),
+    /// The database is somebody's.
+    #[error("the database at {at} holds claims already, the demo needs an empty one")]
+    NotEmpty {
+        /// The database, password masked.
+        at: String,
+    },
     /// The workers ended by themselves.
     #[error("the workers ended with {status}, their log is {log}")]
     Ended {
@@ -118,6 +136,7 @@ impl Error {
             | Self::Store(_)
             | Self::Broker(_)
             | Self::Deployment(_)
+            | Self::NotEmpty { .. }
             | Self::Worker(_) => false,
         }
     }
@@ -144,8 +163,12 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
     let started = Instant::now();
     let mut rng = fastrand::Rng::with_seed(options.seed);
     let day = read_day(options)?;
-    let config = configure(&options.dir)?;
-    let (deployment, _) = Deployment::migrate(&config.loaded).await?;
+    let config = configure(options)?;
+    let (deployment, _) = Deployment::migrate(&config.loaded, Tap::topology()).await?;
+    if !deployment.store.claim_counts().await?.is_empty() {
+        let at = config.loaded.store.url.to_string();
+        return Err(Error::NotEmpty { at });
+    }
     let opening = stock_up(&deployment, day.opening).await?;
 
     let deliveries = draw(day.messages.clone(), options, &mut rng);
@@ -180,6 +203,8 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
         reconciled,
         naive,
     );
+    drop(tap);
+    deployment.remove_queues(Tap::topology()).await?;
     deployment.store.close().await;
     Ok(report)
 }
@@ -239,16 +264,33 @@ struct Configured {
 
 /// The configuration of this process and the workers: short leases, since nobody but this process
 /// kills them, and messages that stay where they can be counted.
-fn configure(dir: &Path) -> Result<Configured, Error> {
+fn configure(options: &Options) -> Result<Configured, Error> {
+    let dir = &options.dir;
     std::fs::create_dir_all(dir).map_err(Error::io(format!("creating {}", dir.display())))?;
     let file = dir.join("orderonce.toml");
-    let database = dir.join(DATABASE);
-    let url = serde_json::Value::from(format!("sqlite://{}", database.display()));
+    let (store, broker) = match &options.servers {
+        Some(servers) => (
+            servers.store.as_str().to_owned(),
+            servers.broker.as_str().to_owned(),
+        ),
+        None => {
+            let database = dir.join(DATABASE);
+            (
+                format!("sqlite://{}", database.display()),
+                "embedded:".into(),
+            )
+        }
+    };
+    let (store, broker) = (
+        serde_json::Value::from(store),
+        serde_json::Value::from(broker),
+    );
     let text = format!(
-        "[store]\nurl = {url}\n\n[broker]\nlease_seconds = 0.3\npoll_seconds = 0.01\nkeep_acked = true\n\n\
+        "[store]\nurl = {store}\n\n[broker]\nurl = {broker}\nprefix = \"orderonce.demo\"\n\
+         lease_seconds = 0.3\npoll_seconds = 0.01\nkeep_acked = true\n\n\
          [relay]\nlease_seconds = 0.3\npoll_seconds = 0.01\n\n[log]\nformat = \"json\"\n"
     );
-    std::fs::write(&file, text).map_err(Error::io(format!("writing {}", file.display())))?;
+    write_private(&file, &text).map_err(Error::io(format!("writing {}", file.display())))?;
     let none: [(String, String); 0] = [];
     let loaded = Config::load(Some(&file), none, &[])?.config;
     Ok(Configured {
@@ -256,6 +298,13 @@ fn configure(dir: &Path) -> Result<Configured, Error> {
         file,
         log: dir.join("workers.log"),
     })
+}
+
+/// Writes a file that only this user can read, since it holds passwords.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
 }
 
 /// Puts the opening stock on the shelves, before the day begins.

@@ -1,12 +1,14 @@
 //! What a configuration describes, opened.
 
+use crate::broker::amqp::{self, Amqp};
 use crate::broker::embedded::{self, Embedded};
 use crate::broker::{self, Broker, Topology};
 use crate::config::Config;
 use crate::domain::account::PointsRule;
 use crate::domain::{RetryPolicy, RoleName};
 use crate::message::Limits;
-use crate::store::sqlite::{Database, Options, SqliteStore};
+use crate::store::postgres::{self, PostgresStore};
+use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{self, Store};
 use crate::worker::supervisor::Plan;
 use crate::worker::{Points, Settings, relay};
@@ -24,7 +26,7 @@ pub struct Deployment {
     /// The database.
     pub store: Arc<dyn Store>,
     /// The file of the store, in which the embedded queue lives too.
-    file: Option<Database>,
+    file: Option<sqlite::Database>,
 }
 
 /// Why what a configuration describes cannot be used.
@@ -45,6 +47,20 @@ pub struct Migrated {
     pub database: String,
     /// Migrations that were applied now, by number.
     pub applied: Vec<i64>,
+    /// What was declared at the broker, unless it is the embedded queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queues: Option<Declared>,
+}
+
+/// What a migration declared at a broker.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Declared {
+    /// The broker.
+    pub broker: String,
+    /// Exchanges and queues that were not there before.
+    pub created: Vec<String>,
+    /// Whatever is there already and works, but not as well as what would have been created.
+    pub warnings: Vec<String>,
 }
 
 impl std::fmt::Display for Migrated {
@@ -52,7 +68,22 @@ impl std::fmt::Display for Migrated {
         for number in &self.applied {
             writeln!(f, "applied migration {number:04}")?;
         }
-        writeln!(f, "{} is up to date", self.database)
+        writeln!(f, "{} is up to date", self.database)?;
+        let Some(queues) = &self.queues else {
+            return Ok(());
+        };
+        if !queues.created.is_empty() {
+            let count = |what: &str| {
+                let created = queues.created.iter();
+                created.filter(|created| created.starts_with(what)).count()
+            };
+            let (exchanges, queues) = (count("exchange"), count("queue"));
+            writeln!(f, "created {exchanges} exchanges and {queues} queues")?;
+        }
+        for warning in &queues.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
+        writeln!(f, "{} is up to date", queues.broker)
     }
 }
 
@@ -62,31 +93,65 @@ impl Deployment {
     /// # Errors
     /// [`store::Error`] that names what cannot be used and the remedy.
     pub async fn open(config: &Config) -> store::Result<Self> {
-        let database = Database::open(&sqlite_options(config)).await?;
-        Ok(Self::of_file(config, database))
+        let (store, file): (Arc<dyn Store>, _) = match Kind::of(config) {
+            Kind::Sqlite => {
+                let database = sqlite::Database::open(&sqlite_options(config)).await?;
+                (Arc::new(SqliteStore::new(database.clone())), Some(database))
+            }
+            Kind::Postgres => {
+                let database = postgres::Database::open(&postgres_options(config)).await?;
+                (Arc::new(PostgresStore::new(database)), None)
+            }
+        };
+        Ok(Self {
+            config: config.clone(),
+            store,
+            file,
+        })
     }
 
     /// Creates what is not there, brings the schema up to date, declares the broker's queues, and
-    /// opens it.
+    /// opens the database.
     ///
     /// # Errors
-    /// As [`Self::open`].
-    pub async fn migrate(config: &Config) -> Result<(Self, Migrated), Error> {
-        let options = sqlite_options(config);
-        let (database, applied) = Database::migrate(&options).await?;
-        let migrated = Migrated {
-            database: options.path.display().to_string(),
-            applied,
+    /// As [`Self::open`] and [`Self::broker`].
+    pub async fn migrate(config: &Config, topology: Topology) -> Result<(Self, Migrated), Error> {
+        let (store, file, applied): (Arc<dyn Store>, _, _) = match Kind::of(config) {
+            Kind::Sqlite => {
+                let options = sqlite_options(config);
+                let (database, applied) = sqlite::Database::migrate(&options).await?;
+                let store = Arc::new(SqliteStore::new(database.clone()));
+                (store, Some(database), applied)
+            }
+            Kind::Postgres => {
+                let options = postgres_options(config);
+                let (database, applied) = postgres::Database::migrate(&options).await?;
+                (Arc::new(PostgresStore::new(database)), None, applied)
+            }
         };
-        Ok((Self::of_file(config, database), migrated))
-    }
-
-    fn of_file(config: &Config, database: Database) -> Self {
-        Self {
+        let deployment = Self {
             config: config.clone(),
-            store: Arc::new(SqliteStore::new(database.clone())),
-            file: Some(database),
-        }
+            store,
+            file,
+        };
+        let url = config.store.url.to_string();
+        let queues = if config.broker.url.as_str() == EMBEDDED {
+            None
+        } else {
+            let options = amqp_options(config);
+            let migration = Amqp::migrate(&options, topology).await?;
+            Some(Declared {
+                broker: config.broker.url.to_string(),
+                created: migration.created,
+                warnings: migration.warnings,
+            })
+        };
+        let migrated = Migrated {
+            database: url.strip_prefix("sqlite://").unwrap_or(&url).to_owned(),
+            applied,
+            queues,
+        };
+        Ok((deployment, migrated))
     }
 
     /// Connects to the broker, with the queues of `topology`.
@@ -110,7 +175,19 @@ impl Deployment {
             });
             return Ok(Arc::new(queue?));
         }
-        Err(broker::Error::Unavailable("no broker".to_owned()))
+        let amqp = Amqp::open(&amqp_options(config), topology).await?;
+        Ok(Arc::new(amqp))
+    }
+
+    /// Deletes the broker's exchanges and queues, with what they hold. The embedded queue stays.
+    ///
+    /// # Errors
+    /// As [`Self::broker`].
+    pub(super) async fn remove_queues(&self, topology: Topology) -> broker::Result<()> {
+        if self.config.broker.url.as_str() == EMBEDDED {
+            return Ok(());
+        }
+        Amqp::remove(&amqp_options(&self.config), topology).await
     }
 
     /// The embedded queue, if that is the broker.
@@ -188,11 +265,51 @@ impl Deployment {
     }
 }
 
-fn sqlite_options(config: &Config) -> Options {
+/// Which database a configuration describes.
+enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+impl Kind {
+    fn of(config: &Config) -> Self {
+        let url = config.store.url.as_str();
+        if url.starts_with("postgres") {
+            Self::Postgres
+        } else {
+            Self::Sqlite
+        }
+    }
+}
+
+fn sqlite_options(config: &Config) -> sqlite::Options {
     let url = config.store.url.as_str();
-    Options {
+    sqlite::Options {
         path: PathBuf::from(url.strip_prefix("sqlite://").unwrap_or(url)),
         busy_timeout: config.store.busy_timeout,
         readers: config.store.reader_connections,
+    }
+}
+
+fn amqp_options(config: &Config) -> amqp::Options {
+    let broker = &config.broker;
+    let hosts = broker.url.split().map(str::to_owned).collect();
+    let ca_file = Some(&broker.ca_file).filter(|path| !path.is_empty());
+    amqp::Options {
+        ca_file: ca_file.map(PathBuf::from),
+        exchange: format!("{}.events", broker.prefix),
+        prefix: format!("{}.", broker.prefix),
+        delivery_limit: broker.delivery_limit,
+        window: config.relay.window,
+        ..amqp::Options::new(hosts)
+    }
+}
+
+fn postgres_options(config: &Config) -> postgres::Options {
+    postgres::Options {
+        url: config.store.url.as_str().to_owned(),
+        lock_timeout: config.store.busy_timeout,
+        statement_timeout: config.store.statement_timeout,
+        connections: config.store.connections,
     }
 }

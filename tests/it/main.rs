@@ -15,6 +15,8 @@ mod day;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod handler;
 #[cfg(test)]
 mod janitor;

@@ -94,7 +94,9 @@ impl Site {
         std::fs::write(&file, text).unwrap();
         let none: [(String, String); 0] = [];
         let config = Config::load(Some(&file), none, &[]).unwrap().config;
-        let (deployment, _) = Deployment::migrate(&config).await.unwrap();
+        let (deployment, _) = Deployment::migrate(&config, Topology::default())
+            .await
+            .unwrap();
         let broker = deployment.broker(Topology::default()).await.unwrap();
         Self {
             deployment,
@@ -255,6 +257,15 @@ impl Serving {
         if let Some(status) = self.has_ended() {
             panic!("ended with {status}: {}", self.last_words());
         }
+    }
+
+    /// Whether SIGSTOP has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        // The state follows the name, which is in parentheses.
+        let stat = stat.unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
