@@ -24,8 +24,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How long a caller waits for a connection that others use.
 const ACQUIRE: Duration = Duration::from_secs(60);
 
-/// A connection that nobody has used for so long is asked whether it is alive.
-const TRUSTED: Duration = Duration::from_secs(1);
+/// A connection is refreshed before its next use after so long.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The server keeps a plan until the statistics change, which may take a minute; in that time a table
+/// that was empty may have grown by a million rows. The answer also tells that the connection is alive.
+const REFRESH: &str = "DISCARD PLANS";
 
 /// What the server's own timeout takes to be heard, beyond itself.
 const GRACE: Duration = Duration::from_secs(5);
@@ -43,7 +47,7 @@ pub(super) struct Pool {
 
 struct Idle {
     connection: PgConnection,
-    since: Instant,
+    refreshed: Instant,
 }
 
 /// A connection in use.
@@ -52,8 +56,9 @@ pub(super) struct Pooled {
     connection: Option<PgConnection>,
     pool: Arc<Pool>,
     permit: Option<OwnedSemaphorePermit>,
-    /// How long nobody had used it, if it is not new.
-    idle_for: Option<Duration>,
+    /// Whether it was used before, so that the server may have gone away since.
+    is_used: bool,
+    refreshed: Instant,
     in_transaction: bool,
     patience: Duration,
 }
@@ -69,7 +74,7 @@ impl Pool {
         let size = size.max(1);
         let idle = Idle {
             connection: first,
-            since: Instant::now(),
+            refreshed: Instant::now(),
         };
         Self {
             options,
@@ -85,12 +90,9 @@ impl Pool {
         loop {
             let mut pooled = self.acquire().await?;
             pooled.in_transaction = true;
-            let begun = sqlx::raw_sql(begin).execute(&mut *pooled);
-            match waited(CONNECT, begun).await {
-                Ok(_) => return Ok(pooled),
-                Err(error) if pooled.idle_for.is_some() && ends_connection(&error) => {
-                    pooled.discard();
-                }
+            match pooled.begin(begin).await {
+                Ok(()) => return Ok(pooled),
+                Err(error) if pooled.is_used && ends_connection(&error) => pooled.discard(),
                 Err(error) => {
                     pooled.discard();
                     return Err(Error::Unavailable(error.to_string()));
@@ -147,19 +149,24 @@ impl Pool {
             }
         };
         let idle = self.idle().pop();
-        let (connection, idle_for) = match idle {
-            Some(idle) => (idle.connection, Some(idle.since.elapsed())),
+        let is_used = idle.is_some();
+        let idle = match idle {
+            Some(idle) => idle,
             None => {
                 let connection = connect(&self.options).await;
                 let failed = |error: sqlx::Error| Error::Unavailable(error.to_string());
-                (connection.map_err(failed)?, None)
+                Idle {
+                    connection: connection.map_err(failed)?,
+                    refreshed: Instant::now(),
+                }
             }
         };
         Ok(Pooled {
-            connection: Some(connection),
+            connection: Some(idle.connection),
             pool: Arc::clone(self),
             permit: Some(permit),
-            idle_for,
+            is_used,
+            refreshed: idle.refreshed,
             in_transaction: false,
             patience: self.patience,
         })
@@ -169,8 +176,7 @@ impl Pool {
     async fn acquire_alive(self: &Arc<Self>) -> Result<Pooled> {
         loop {
             let mut pooled = self.acquire().await?;
-            let is_trusted = pooled.idle_for.is_none_or(|idle| idle <= TRUSTED);
-            if is_trusted || waited(CONNECT, pooled.ping()).await.is_ok() {
+            if !pooled.is_stale() || pooled.refresh().await.is_ok() {
                 return Ok(pooled);
             }
             pooled.discard();
@@ -183,6 +189,26 @@ impl Pool {
 }
 
 impl Pooled {
+    async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
+        let begun = sqlx::raw_sql(begin).execute(&mut **self);
+        waited(CONNECT, begun).await?;
+        if self.is_stale() {
+            self.refresh().await?;
+        }
+        Ok(())
+    }
+
+    fn is_stale(&self) -> bool {
+        self.refreshed.elapsed() > FRESH
+    }
+
+    async fn refresh(&mut self) -> Result<(), sqlx::Error> {
+        let refreshed = sqlx::raw_sql(REFRESH).execute(&mut **self);
+        waited(CONNECT, refreshed).await?;
+        self.refreshed = Instant::now();
+        Ok(())
+    }
+
     /// Waits for each answer as long as it takes.
     pub(super) fn be_patient(&mut self) {
         self.patience = Duration::MAX;
@@ -255,8 +281,11 @@ impl Pooled {
 
     fn give_back(mut self) {
         if let Some(connection) = self.connection.take() {
-            let since = Instant::now();
-            self.pool.idle().push(Idle { connection, since });
+            let refreshed = self.refreshed;
+            self.pool.idle().push(Idle {
+                connection,
+                refreshed,
+            });
         }
     }
 
@@ -279,7 +308,8 @@ impl Drop for Pooled {
             connection: Some(connection),
             pool: Arc::clone(&self.pool),
             permit: self.permit.take(),
-            idle_for: None,
+            is_used: true,
+            refreshed: self.refreshed,
             in_transaction: false,
             patience: self.pool.patience,
         };
