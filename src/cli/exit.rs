@@ -75,7 +75,8 @@ fn of_setup(setup: &store::Setup) -> u8 {
         | store::Setup::Url { .. }
         | store::Setup::OlderSchema { .. }
         | store::Setup::NewerSchema { .. }
-        | store::Setup::ChangedMigration { .. } => USAGE,
+        | store::Setup::ChangedMigration { .. }
+        | store::Setup::InterruptedMigration { .. } => USAGE,
     }
 }
 
