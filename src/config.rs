@@ -105,24 +105,42 @@ sections! {
     /// The database.
     store: Store {
         /// Where the database is.
-        url: Url = "url", "sqlite://orderonce.db", Kind::Url(&["sqlite://PATH"]);
+        url: Url = "url", "sqlite://orderonce.db", Kind::Url(&[
+            "sqlite://PATH",
+            "postgres://USER:PASSWORD@HOST/DATABASE",
+            "postgresql://USER:PASSWORD@HOST/DATABASE",
+            "mysql://USER:PASSWORD@HOST/DATABASE",
+            "mariadb://USER:PASSWORD@HOST/DATABASE",
+        ]);
         /// How long a statement waits for a lock that another connection holds.
         busy_timeout: Duration = "busy_timeout_seconds", "5", Kind::Seconds(MILLISECOND..=MINUTE);
-        /// Connections that only read.
+        /// How long a server works on one statement before it gives up; a file has no such limit.
+        statement_timeout: Duration = "statement_timeout_seconds", "30", Kind::Seconds(MILLISECOND..=DAY);
+        /// Connections to a server, at most.
+        connections: u32 = "connections", "16", Kind::Integer(2..=1_024);
+        /// Connections to a file that only read.
         reader_connections: u32 = "reader_connections", "4", Kind::Integer(1..=256);
     }
 
     /// The queues that deliveries come from.
     broker: Broker {
-        /// Where the broker is; `embedded:` is a table in the database of `store.url`.
-        url: Url = "url", "embedded:", Kind::Url(&["embedded:"]);
-        /// How long a delivery belongs to its consumer before it is delivered again.
+        /// Where the broker is: `embedded:` is a table in the SQLite file of `store.url`; several RabbitMQ hosts are tried in turn, with commas between their URLs.
+        url: Url = "url", "embedded:", Kind::Url(&[
+            "embedded:",
+            "amqp://USER:PASSWORD@HOST/VHOST",
+            "amqps://USER:PASSWORD@HOST/VHOST",
+        ]);
+        /// The exchange that events are published to, and the beginning of its queues' names.
+        prefix: String = "prefix", "orderonce", Kind::Name;
+        /// A file with the certificates that a RabbitMQ host's certificate is checked by; empty: the system's.
+        ca_file: String = "ca_file", "", Kind::Text;
+        /// How long a delivery from the embedded queue belongs to its consumer before it is delivered again.
         lease: Duration = "lease_seconds", "30", Kind::Seconds(MILLISECOND..=DAY);
         /// Unsettled deliveries after which a message is taken for one that kills the process.
         delivery_limit: u32 = "delivery_limit", "20", Kind::Integer(1..=1_000);
-        /// Pause before an empty queue is looked at again.
+        /// Pause before an empty embedded queue is looked at again.
         poll: Duration = "poll_seconds", "0.05", Kind::Seconds(MILLISECOND..=MINUTE);
-        /// Whether acknowledged messages stay in the queue's table, for inspection.
+        /// Whether acknowledged messages stay in the embedded queue's table, for inspection.
         keep_acked: bool = "keep_acked", "false", Kind::Bool;
     }
 
@@ -130,6 +148,8 @@ sections! {
     batch: Batch {
         /// Most deliveries in one batch.
         max: usize = "max", "256", Kind::Integer(1..=4_096);
+        /// Batches of one role that are at work at the same time in one process.
+        workers: usize = "workers", "1", Kind::Integer(1..=256);
     }
 
     /// Limits on a message; one beyond them is dead-lettered.
@@ -198,6 +218,14 @@ sections! {
     shutdown: Shutdown {
         /// How long work in progress may take to finish once a stop is asked for.
         deadline: Duration = "deadline_seconds", "20", Kind::Seconds(Duration::ZERO..=DAY);
+    }
+
+    /// Saying how the process is.
+    health: Health {
+        /// Address and port at which `serve` answers `/live` and `/ready`, such as 127.0.0.1:8080; empty: nowhere.
+        listen: String = "listen", "", Kind::Listen;
+        /// Pause between two looks at each dependency.
+        interval: Duration = "interval_seconds", "1", Kind::Seconds(MILLISECOND..=DAY);
     }
 
     /// The log, written to standard error.
@@ -311,8 +339,10 @@ pub fn example() -> String {
     let mut text = format!(
         "# Configuration of orderonce, with every key at its default.\n\
          # Read from --config PATH, else ${FILE_VARIABLE}, else {FILE} in the working directory.\n\
-         # An environment variable such as {} goes before this file.\n",
+         # An environment variable such as {} goes before this file.\n\
+         # A URL may also be read from the file that {}_FILE names.\n",
         variable("section.key"),
+        variable("store.url"),
     );
     for (section, doc) in SECTIONS {
         text += &format!("\n# {doc}\n[{section}]\n");
@@ -388,7 +418,23 @@ impl Layers {
                 let key = key.to_ascii_lowercase().replace("__", ".");
                 let text = value.to_str().map(str::to_owned);
                 let text = text.ok_or_else(|| value.to_string_lossy().into_owned());
-                self.set(&key, text, Origin::Variable(name.into_owned()));
+                let origin = Origin::Variable(name.into_owned());
+                match secret_in_file(&key) {
+                    Some(key) => self.set_from_file(key, text, origin),
+                    None => self.set(&key, text, origin),
+                }
+            }
+        }
+    }
+
+    /// What container platforms hand over as a file instead of a variable.
+    fn set_from_file(&mut self, key: &str, path: Result<String, String>, origin: Origin) {
+        let path = path.unwrap_or_else(|path| path);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => self.set(key, Ok(text.trim_end().to_owned()), origin),
+            Err(error) => {
+                let reason = format!("{path}: {error}");
+                self.problems.push(Problem::Unreadable { origin, reason });
             }
         }
     }
@@ -405,7 +451,8 @@ impl Layers {
         let too_short = LONGER_THAN
             .iter()
             .filter_map(|pair| self.check_longer(*pair).err());
-        let more: Vec<_> = wrong_values.chain(too_short).collect();
+        let homeless = self.check_embedded().err();
+        let more: Vec<_> = wrong_values.chain(too_short).chain(homeless).collect();
         self.problems.extend(more);
         if !self.problems.is_empty() {
             return Err(Errors::new(self.problems));
@@ -434,6 +481,25 @@ impl Layers {
                 let origin = self.origin(shorter);
                 let expected = format!("more than {} = {short} ({origin})", shorter.key);
                 Err(self.wrong_value(longer, long, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The embedded queue is a table in a SQLite file.
+    fn check_embedded(&self) -> Result<(), Problem> {
+        let store = find("store.url", &Origin::Default)?;
+        let broker = find("broker.url", &Origin::Default)?;
+        match (self.checked(store), self.checked(broker)) {
+            (Ok(url), Ok("embedded:")) if !url.starts_with("sqlite:") => {
+                let store = format!(
+                    "{} = {} ({})",
+                    store.key,
+                    store.kind.mask(url),
+                    self.origin(store)
+                );
+                let expected = format!("an amqp:// or amqps:// URL with {store}");
+                Err(self.wrong_value(broker, "embedded:", expected))
             }
             _ => Ok(()),
         }
@@ -469,6 +535,14 @@ impl Layers {
             origin: self.origin(spec),
         }
     }
+}
+
+/// The key that `key` names the file of, such as `store.url` for `store.url_file`: those that may
+/// hold a password have such a variable.
+fn secret_in_file(key: &str) -> Option<&str> {
+    let key = key.strip_suffix("_file")?;
+    let mut secrets = KEYS.iter().filter(|spec| matches!(spec.kind, Kind::Url(_)));
+    secrets.any(|spec| spec.key == key).then_some(key)
 }
 
 fn variable(key: &str) -> String {
@@ -660,10 +734,15 @@ mod tests {
                     "'orderonce.db'",
                     "'sqlite://'",
                     "'sqlite:a.db'",
-                    "'mysql://h/d'",
+                    "'oracle://h/d'",
+                    "'postgres://'",
                 ],
             ),
-            ("broker.url", &["'amqp://localhost'", "'embedded:x'"]),
+            ("broker.url", &["'kafka://localhost'", "'embedded:x'"]),
+            (
+                "health.listen",
+                &["8080", "'localhost:8080'", "'127.0.0.1'"],
+            ),
             ("account.points_kind", &["''", "'two words'"]),
             ("log.format", &["'JSON'"]),
             (
@@ -752,11 +831,10 @@ mod tests {
 
     #[test]
     fn passwords_in_urls_are_masked_in_problems_and_entries() {
-        let said = problems("store.url = 'mysql://app:hunter2@db'", &[]);
-        assert_eq!(
-            said,
-            "FILE: store.url is `mysql://app:***@db`, expected a URL of the form sqlite://PATH"
-        );
+        let said = problems("store.url = 'oracle://app:hunter2@db'", &[]);
+        let beginning =
+            "FILE: store.url is `oracle://app:***@db`, expected a URL of the form sqlite://PATH";
+        assert!(said.starts_with(beginning), "{said}");
         let loaded = load("store.url = 'sqlite://app:hunter2@file'", &[]).unwrap();
         assert_eq!(entry(&loaded, "store.url").value, "sqlite://app:***@file");
         assert_eq!(
@@ -764,6 +842,43 @@ mod tests {
             "sqlite://app:hunter2@file"
         );
         assert!(!format!("{loaded:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn the_embedded_queue_needs_a_file() {
+        assert_eq!(
+            problems("store.url = 'mysql://app:hunter2@db/shop'", &[]),
+            "default: broker.url is `embedded:`, expected an amqp:// or amqps:// URL with \
+             store.url = mysql://app:***@db/shop (FILE)"
+        );
+        let both = "[store]\nurl = 'postgres://db/shop'\n[broker]\nurl = 'amqp://mq/shop'\n";
+        assert!(load(both, &[]).is_ok());
+        assert!(load("broker.url = 'amqp://mq/shop'", &[]).is_ok());
+    }
+
+    #[test]
+    fn a_url_may_come_from_a_file_that_a_variable_names() {
+        let secret = file("postgres://app:hunter2@db/shop\n");
+        let env = [
+            (
+                "ORDERONCE__STORE__URL_FILE",
+                secret.path().to_str().unwrap(),
+            ),
+            ("ORDERONCE__BROKER__URL", "amqp://mq/shop"),
+        ];
+        let loaded = load("", &env).unwrap();
+        assert_eq!(
+            loaded.config.store.url.as_str(),
+            "postgres://app:hunter2@db/shop"
+        );
+        let origin = &entry(&loaded, "store.url").origin;
+        assert_eq!(origin.to_string(), "ORDERONCE__STORE__URL_FILE");
+
+        let said = problems("", &[("ORDERONCE__STORE__URL_FILE", "no/such/file")]);
+        let beginning = "ORDERONCE__STORE__URL_FILE: cannot be read: no/such/file: ";
+        assert!(said.starts_with(beginning), "{said}");
+        let said = problems("", &[("ORDERONCE__BATCH__MAX_FILE", "x")]);
+        assert!(said.contains("unknown key batch.max_file"), "{said}");
     }
 
     #[test]

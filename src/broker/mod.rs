@@ -14,7 +14,7 @@ use crate::domain::RoleName;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Headers of a message.
 pub type Headers = BTreeMap<String, String>;
@@ -143,6 +143,30 @@ impl Depth {
     }
 }
 
+/// How a connection is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionState {
+    /// What it is for.
+    pub name: &'static str,
+    /// Where it goes, without passwords.
+    pub at: String,
+    /// How it is.
+    pub state: State,
+    /// Since when.
+    pub since: SystemTime,
+}
+
+/// How a connection is, in short.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It works.
+    Up,
+    /// It works, but the other side takes nothing new, and why.
+    Blocked(String),
+    /// It is away, and what the last attempt said.
+    Down(String),
+}
+
 /// A broker with a queue for each role.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
@@ -178,4 +202,9 @@ pub trait Broker: Send + Sync + 'static {
     /// # Errors
     /// [`Error::UnknownQueue`], [`Error::Unavailable`].
     async fn depth(&self, role: &RoleName) -> Result<Depth>;
+
+    /// How the connections to it are; empty if it needs none.
+    fn connections(&self) -> Vec<ConnectionState> {
+        Vec::new()
+    }
 }

@@ -28,6 +28,10 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "URL")]
     pub store: Option<String>,
 
+    /// The broker, such as amqp://shop:secret@rabbit/shop; goes before broker.url
+    #[arg(long, global = true, value_name = "URL")]
+    pub broker: Option<String>,
+
     /// How reports are printed on standard output
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     pub report: Format,
@@ -56,13 +60,16 @@ pub enum Command {
                   \x20 orderonce demo --duplicates 0.9 --kills 20 --seed 42\n\
                   \x20 orderonce demo --keep day\n\
                   \x20 orderonce --store sqlite://day/orderonce.db explain 536365\n\
+                  \x20 orderonce demo --store postgres://shop:secret@db/empty --broker amqp://shop:secret@rabbit/%2f\n\
                   \n\
-                  Nothing outside a temporary directory, or that of --keep, is touched.")]
+                  Nothing outside a temporary directory, or that of --keep, is touched. On servers, the day stays in\n\
+                  the database, which must hold no claims before; the demo's queues have names of their own, and go.")]
     Demo(Demo),
     /// Run roles, relay and janitor until told to stop (SIGTERM or SIGINT; a second one aborts)
     #[command(after_long_help = "Examples:\n\
                   \x20 orderonce migrate && orderonce serve\n\
                   \x20 orderonce serve --role payment --no-relay --no-janitor\n\
+                  \x20 orderonce serve --role relay\n\
                   \n\
                   The database must be there: `orderonce migrate` creates it. The log goes to standard error.")]
     Serve(Serve),
@@ -73,6 +80,15 @@ pub enum Command {
                   \n\
                   A second run changes nothing.")]
     Migrate,
+    /// Say whether database and broker can be used; exits with 3 if one cannot
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce health\n\
+                  \x20 orderonce --report json health\n\
+                  \x20 orderonce health --running\n\
+                  \n\
+                  `serve` answers /live and /ready at health.listen; --running asks there, for example from a\n\
+                  container's health check.")]
+    Health(Health),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -147,16 +163,35 @@ pub struct Demo {
 /// `serve`
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// A role to run: order, payment, inventory or account; may be given several times [default:
-    /// all of them]
-    #[arg(long, value_name = "ROLE", value_parser = built_in_role)]
-    pub role: Vec<RoleName>,
+    /// A role to run: order, payment, inventory or account; or relay or janitor, which then are all
+    /// that runs beside the roles that are named; may be given several times [default: everything]
+    #[arg(long, value_name = "ROLE", value_parser = served)]
+    pub role: Vec<Served>,
     /// Do not run the relay, which publishes the outbox
     #[arg(long)]
     pub no_relay: bool,
     /// Do not run the janitor, which closes unpaid orders and looks after parked events
     #[arg(long)]
     pub no_janitor: bool,
+}
+
+/// What `serve` may run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Served {
+    /// A role.
+    Role(RoleName),
+    /// The relay.
+    Relay,
+    /// The janitor.
+    Janitor,
+}
+
+/// `health`
+#[derive(Debug, Args)]
+pub struct Health {
+    /// Ask the `serve` that answers at health.listen, instead of looking at database and broker
+    #[arg(long)]
+    pub running: bool,
 }
 
 /// `config`
@@ -328,11 +363,18 @@ fn probability(text: &str) -> Result<f64, String> {
     }
 }
 
-fn built_in_role(text: &str) -> Result<RoleName, String> {
+fn served(text: &str) -> Result<Served, String> {
     let mut roles = RoleName::BUILT_IN.into_iter();
-    roles
-        .find(|role| role.as_str() == text)
-        .ok_or_else(|| "expected order, payment, inventory or account".to_owned())
+    match text {
+        "relay" => Ok(Served::Relay),
+        "janitor" => Ok(Served::Janitor),
+        _ => roles
+            .find(|role| role.as_str() == text)
+            .map(Served::Role)
+            .ok_or_else(|| {
+                "expected order, payment, inventory, account, relay or janitor".to_owned()
+            }),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What an exit code means.
 
-use crate::ops::{dead, demo, explain, import, online_retail, send};
+use crate::ops::{dead, demo, deployment, explain, health, import, online_retail, send, serve};
 use crate::{broker, config, store, telemetry, worker};
 use std::error::Error;
 
@@ -17,7 +17,7 @@ pub(super) const UNREACHABLE: u8 = 3;
 pub(super) struct Usage(pub(super) String);
 
 /// The exit code for an error: 1 something is wrong with the data, 2 wrong usage or configuration, 3
-/// a server is unreachable.
+/// a server is unreachable or not ready to be used.
 ///
 /// The outermost error of this crate decides. What is none, such as a standard output that cannot be
 /// written, says nothing about the data, so it counts as wrong usage.
@@ -39,6 +39,9 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<u8> {
         .or_else(|| of(cause, of_setup))
         .or_else(|| of(cause, of_broker))
         .or_else(|| of(cause, of_worker))
+        .or_else(|| of(cause, of_deployment))
+        .or_else(|| of(cause, of_health))
+        .or_else(|| of(cause, of_serve))
         .or_else(|| of(cause, of_send))
         .or_else(|| of(cause, of_import))
         .or_else(|| of(cause, of_online_retail))
@@ -66,17 +69,17 @@ fn of_setup(setup: &store::Setup) -> u8 {
         | store::Setup::NoDatabase { .. }
         | store::Setup::Permission { .. }
         | store::Setup::ServerTooOld { .. }
+        | store::Setup::OlderSchema { .. }
+        | store::Setup::NewerSchema { .. }
+        | store::Setup::ChangedMigration { .. }
+        | store::Setup::InterruptedMigration { .. }
         | store::Setup::Tls { .. } => UNREACHABLE,
         store::Setup::Missing(_)
         | store::Setup::Directory(_)
         | store::Setup::NoDirectory(_)
         | store::Setup::NotADatabase(_)
         | store::Setup::ReadOnly(_)
-        | store::Setup::Url { .. }
-        | store::Setup::OlderSchema { .. }
-        | store::Setup::NewerSchema { .. }
-        | store::Setup::ChangedMigration { .. }
-        | store::Setup::InterruptedMigration { .. } => USAGE,
+        | store::Setup::Url { .. } => USAGE,
     }
 }
 
@@ -92,6 +95,27 @@ fn of_worker(error: &worker::Error) -> u8 {
         worker::Error::Store(error) => of_store(error),
         worker::Error::Broker(error) => of_broker(error),
         worker::Error::Stopped(_) => USAGE,
+    }
+}
+
+fn of_deployment(error: &deployment::Error) -> u8 {
+    match error {
+        deployment::Error::Store(error) => of_store(error),
+        deployment::Error::Broker(error) => of_broker(error),
+    }
+}
+
+fn of_health(error: &health::Error) -> u8 {
+    match error {
+        health::Error::Listen { .. } | health::Error::NoAddress => USAGE,
+        health::Error::NoAnswer { .. } => UNREACHABLE,
+    }
+}
+
+fn of_serve(error: &serve::Error) -> u8 {
+    match error {
+        serve::Error::Health(error) => of_health(error),
+        serve::Error::Worker(error) => of_worker(error),
     }
 }
 
@@ -139,7 +163,8 @@ fn of_explain(error: &explain::Error) -> u8 {
 
 fn of_demo(error: &demo::Error) -> u8 {
     match error {
-        demo::Error::Io { .. } | demo::Error::Config(_) => USAGE,
+        demo::Error::Io { .. } | demo::Error::Config(_) | demo::Error::NotEmpty { .. } => USAGE,
+        demo::Error::Deployment(error) => of_deployment(error),
         demo::Error::Data(error) => of_online_retail(error),
         demo::Error::Store(error) => of_store(error),
         demo::Error::Broker(error) => of_broker(error),

@@ -2,16 +2,19 @@
 
 use super::args::{
     Cli, Command, ConfigCommand, DeadCommand, DeadReplay, Demo, Explain, Format, Import,
-    ImportFormat, ParkedCommand, Reconcile, Send, Serve,
+    ImportFormat, ParkedCommand, Reconcile, Send, Serve, Served,
 };
-use super::exit::{DATA, Usage};
+use super::exit::{DATA, UNREACHABLE, Usage};
 use super::output::{print, progress};
+use crate::broker::Topology;
 use crate::config::{self, Config, Entry, Flag, Loaded};
 use crate::domain::RoleName;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::ops::table::Table;
-use crate::ops::{dead, demo, explain, import, online_retail, parked, reconcile, send, serve};
+use crate::ops::{
+    dead, demo, explain, health, import, online_retail, parked, reconcile, send, serve,
+};
 use crate::store::DeadFilter;
 use crate::telemetry;
 use serde::Serialize;
@@ -27,12 +30,16 @@ use tokio_util::sync::CancellationToken;
 /// # Errors
 /// What went wrong; [`super::exit_code`] has its exit code.
 pub async fn run(cli: Cli) -> anyhow::Result<u8> {
-    let store_flag = cli.store.as_deref().map(|value| Flag {
-        name: "--store",
-        key: "store.url",
-        value,
-    });
-    let flags: Vec<_> = store_flag.into_iter().collect();
+    let flag = |name, key, value| Flag { name, key, value };
+    let store = cli.store.as_deref();
+    let broker = cli.broker.as_deref();
+    let flags: Vec<_> = [
+        store.map(|url| flag("--store", "store.url", url)),
+        broker.map(|url| flag("--broker", "broker.url", url)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let load = || Config::load(cli.config.as_deref(), std::env::vars_os(), &flags);
     let format = cli.report;
     match cli.command {
@@ -46,9 +53,13 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             print(&Shown { entries }, format)?;
             Ok(0)
         }
-        Command::Demo(args) => run_demo(args, format).await,
+        Command::Demo(args) => {
+            let servers = demo_servers(cli.store, cli.broker)?;
+            run_demo(args, servers, format).await
+        }
         command @ (Command::Serve(_)
         | Command::Migrate
+        | Command::Health(_)
         | Command::Import(_)
         | Command::Send(_)
         | Command::Reconcile(_)
@@ -66,10 +77,19 @@ async fn with_config(command: Command, config: &Config, format: Format) -> anyho
     match command {
         Command::Demo(_) | Command::Config(_) => Ok(0),
         Command::Migrate => {
-            let (deployment, migrated) = Deployment::migrate(config).await?;
+            let (deployment, migrated) = Deployment::migrate(config, Topology::default()).await?;
             deployment.store.close().await;
             print(&migrated, format)?;
             Ok(0)
+        }
+        Command::Health(args) => {
+            let health = if args.running {
+                health::ask(config).await?
+            } else {
+                health::check(config).await
+            };
+            print(&health, format)?;
+            Ok(if health.is_ready() { 0 } else { UNREACHABLE })
         }
         Command::Serve(args) => run_serve(args, &Deployment::open(config).await?).await,
         Command::Import(args) => run_import(args, &Deployment::open(config).await?, format).await,
@@ -120,7 +140,33 @@ fn check_config(loaded: Result<Loaded, config::Errors>, format: Format) -> anyho
     }
 }
 
-async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
+/// The servers for the demo, if both are named; a file is always its own.
+fn demo_servers(
+    store: Option<String>,
+    broker: Option<String>,
+) -> Result<Option<demo::Servers>, Usage> {
+    let is_server = |url: &String| !url.starts_with("sqlite:") && url != "embedded:";
+    match (store, broker) {
+        (None, None) => Ok(None),
+        (Some(store), Some(broker)) if is_server(&store) && is_server(&broker) => {
+            Ok(Some(demo::Servers {
+                store: config::Url::new(store),
+                broker: config::Url::new(broker),
+            }))
+        }
+        _ => Err(Usage(
+            "the demo makes a file and an embedded queue of its own, or runs on servers with both \
+             --store postgres://... (or mysql://...) and --broker amqp://..."
+                .to_owned(),
+        )),
+    }
+}
+
+async fn run_demo(
+    args: Demo,
+    servers: Option<demo::Servers>,
+    format: Format,
+) -> anyhow::Result<u8> {
     let scratch = tempfile::Builder::new()
         .prefix("orderonce-demo-")
         .tempdir()?;
@@ -143,6 +189,7 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
         dir,
         program: std::env::current_exe()?,
+        servers,
     };
     let progress = progress();
     progress.stage(&format!("demo with --seed {}", options.seed), None);
@@ -161,36 +208,41 @@ async fn run_demo(args: Demo, format: Format) -> anyhow::Result<u8> {
         other => other?,
     };
     print(&report, format)?;
-    if let Some(dir) = args.keep
+    let database = options.servers.map_or_else(
+        || {
+            let dir = args.keep.as_ref()?;
+            Some(dir.join(demo::DATABASE).display().to_string())
+        },
+        |servers| Some(servers.store.to_string()),
+    );
+    if let Some(database) = database
         && format == Format::Text
     {
-        let database = dir.join(demo::DATABASE);
-        print(
-            &Text(format!("the database is {}\n", database.display())),
-            format,
-        )?;
+        print(&Text(format!("the database is {database}\n")), format)?;
     }
     Ok(if report.differences == 0 { 0 } else { DATA })
 }
 
 async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
-    let roles = match args.role {
-        none if none.is_empty() => RoleName::BUILT_IN.to_vec(),
-        mut some => {
-            some.sort_unstable();
-            some.dedup();
-            some
-        }
-    };
-    let mut plan = deployment.plan(roles, true);
-    plan.relay = !args.no_relay;
-    plan.janitor = !args.no_janitor;
+    let mut plan = deployment.plan(RoleName::BUILT_IN.to_vec(), true);
+    if !args.role.is_empty() {
+        let names = |served: &Served| *served != Served::Relay && *served != Served::Janitor;
+        let only_roles = args.role.iter().all(names);
+        plan.relay = only_roles || args.role.contains(&Served::Relay);
+        plan.janitor = only_roles || args.role.contains(&Served::Janitor);
+        let roles = RoleName::BUILT_IN.into_iter();
+        let named = roles.filter(|role| args.role.contains(&Served::Role(role.clone())));
+        plan.roles = named.collect();
+    }
+    plan.relay &= !args.no_relay;
+    plan.janitor &= !args.no_janitor;
     #[cfg(feature = "testkit")]
     let plan = crate::testkit::kill::arm(plan, |name| std::env::var(name).ok())
         .map_err(|error| Usage(error.to_string()))?;
     let stop = CancellationToken::new();
     stop_on_signal(stop.clone());
-    serve::serve(deployment, plan, stop).await?;
+    let broker = deployment.broker(Topology::default()).await?;
+    serve::serve(deployment, broker, plan, stop).await?;
     Ok(0)
 }
 
@@ -251,7 +303,8 @@ async fn run_import(args: Import, deployment: &Deployment, format: Format) -> an
         ),
     };
     let progress = progress();
-    let broker = deployment.broker.as_ref();
+    let broker = deployment.broker(Topology::default()).await?;
+    let broker = broker.as_ref();
     let report = import::online_retail(input, options, broker, progress.as_ref()).await?;
     drop(progress);
     print(&report, format)?;
@@ -266,7 +319,8 @@ async fn run_send(args: Send, deployment: &Deployment, format: Format) -> anyhow
     };
     let limits: Limits = deployment.settings().limits;
     let progress = progress();
-    let broker = deployment.broker.as_ref();
+    let broker = deployment.broker(Topology::default()).await?;
+    let broker = broker.as_ref();
     let report = send::send(input, &options, &limits, broker, progress.as_ref()).await?;
     drop(progress);
     print(&report, format)?;

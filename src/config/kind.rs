@@ -1,6 +1,7 @@
 //! What a setting may be: limits, types, and how a value is shown.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -25,6 +26,10 @@ pub enum Kind {
     /// A URL of one of these forms; from the first upper-case letter on, a form is for the user to
     /// fill in. A password in it is masked wherever it is shown.
     Url(&'static [&'static str]),
+    /// Any text.
+    Text,
+    /// An IP address with a port, or nothing.
+    Listen,
     /// 1 to 64 ASCII letters, digits, underscores, hyphens or dots.
     Name,
     /// Directives of [`EnvFilter`].
@@ -59,6 +64,8 @@ impl Kind {
                 text.strip_prefix(prefix)
                     .is_some_and(|rest| rest.is_empty() == open.is_empty())
             }),
+            Self::Text => true,
+            Self::Listen => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
             Self::Name => {
                 (1..=64).contains(&text.len())
                     && text
@@ -84,6 +91,8 @@ impl Kind {
             | Self::Seconds(_)
             | Self::SecondsOneOf(_)
             | Self::OneOf(_)
+            | Self::Text
+            | Self::Listen
             | Self::Name
             | Self::Filter => text.to_owned(),
         }
@@ -92,7 +101,7 @@ impl Kind {
     pub(super) fn is_text(&self) -> bool {
         matches!(
             self,
-            Self::OneOf(_) | Self::Url(_) | Self::Name | Self::Filter
+            Self::OneOf(_) | Self::Url(_) | Self::Text | Self::Listen | Self::Name | Self::Filter
         )
     }
 }
@@ -117,6 +126,10 @@ impl fmt::Display for Kind {
             }
             Self::OneOf(words) => f.write_str(&words.join(" or ")),
             Self::Url(forms) => write!(f, "a URL of the form {}", forms.join(" or ")),
+            Self::Text => f.write_str("a text"),
+            Self::Listen => {
+                f.write_str("an IP address with a port, such as 127.0.0.1:8080, or nothing")
+            }
             Self::Name => {
                 f.write_str("1 to 64 ASCII letters, digits, underscores, hyphens or dots")
             }
@@ -138,24 +151,43 @@ impl Url {
 }
 
 impl fmt::Display for Url {
-    /// Writes `***` in place of a password, even if the URL is malformed.
+    /// Writes `***` in place of a password, even if the URL is malformed. Of several URLs with commas
+    /// between them, each is masked.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let masked = match self.0.split_once("password=") {
-            Some((before, after)) => {
-                let others = after.find('&').map_or("", |at| &after[at..]);
-                format!("{before}password=***{others}")
-            }
-            None => self.0.clone(),
+        // A comma may be part of a password: the next URL begins where a scheme follows it.
+        let scheme = self.0.split_once("://").map(|(scheme, _)| scheme);
+        let begins = |at: &usize| {
+            scheme.is_some_and(|scheme| {
+                let rest = self.0[at + 1..].trim_start().trim_start_matches(scheme);
+                rest.trim_start_matches('s').starts_with("://")
+            })
         };
-        let start = masked.find("://").map_or(0, |at| at + "://".len());
-        let (scheme, rest) = masked.split_at(start);
-        match rest.rsplit_once('@') {
-            Some((login, host)) => {
-                let user = login.split_once(':').map(|(user, _)| format!("{user}:***"));
-                write!(f, "{scheme}{}@{host}", user.as_deref().unwrap_or(login))
-            }
-            None => f.write_str(&masked),
+        let commas = self.0.match_indices(',').map(|(at, _)| at);
+        let mut start = 0;
+        for comma in commas.filter(begins) {
+            write!(f, "{},", masked(&self.0[start..comma]))?;
+            start = comma + 1;
         }
+        f.write_str(&masked(&self.0[start..]))
+    }
+}
+
+fn masked(url: &str) -> String {
+    let masked = match url.split_once("password=") {
+        Some((before, after)) => {
+            let others = after.find('&').map_or("", |at| &after[at..]);
+            format!("{before}password=***{others}")
+        }
+        None => url.to_owned(),
+    };
+    let start = masked.find("://").map_or(0, |at| at + "://".len());
+    let (scheme, rest) = masked.split_at(start);
+    match rest.rsplit_once('@') {
+        Some((login, host)) => {
+            let user = login.split_once(':').map(|(user, _)| format!("{user}:***"));
+            format!("{scheme}{}@{host}", user.as_deref().unwrap_or(login))
+        }
+        None => masked,
     }
 }
 
@@ -214,6 +246,10 @@ mod tests {
                 "pg://db/o?password=***&x=1",
             ),
             ("pg://db/o?password=hun@ter2", "pg://db/o?password=***"),
+            (
+                "amqp://app:hunter2@a/v,amqps://app:hun,ter2@b/v",
+                "amqp://app:***@a/v,amqps://app:***@b/v",
+            ),
         ];
         for (url, shown) in table {
             assert_eq!(Url::new(url).to_string(), shown);

@@ -7,26 +7,29 @@
 mod naive;
 mod report;
 mod shop;
+mod tap;
 
 pub use naive::Naive;
 pub use report::Report;
 
-use super::deployment::Deployment;
+use super::deployment::{self, Deployment};
 use super::online_retail::{self, Import, Opening};
 use super::progress::Progress;
 use super::{import, reconcile};
-use crate::broker::{self, Publication};
-use crate::config::{self, Config};
+use crate::broker::{self, Broker, Publication};
+use crate::config::{self, Config, Url};
 use crate::domain::event::{Event, InventoryEvent};
 use crate::message::Outgoing;
 use crate::worker::inventory::InventoryRole;
 use crate::worker::{self, Processor};
 use crate::{domain, store};
 use shop::Shop;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tap::Tap;
 
 /// The first day of the UCI Online Retail data set.
 /// Daqing Chen (2015), <https://doi.org/10.24432/C5BW33>, CC BY 4.0.
@@ -49,6 +52,17 @@ pub struct Options {
     pub dir: PathBuf,
     /// The program to run as the workers: this one.
     pub program: PathBuf,
+    /// The servers to run on; a file and the embedded queue in the directory if `None`.
+    pub servers: Option<Servers>,
+}
+
+/// Servers to run the demo on.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    /// The URL of a database that holds no claims yet. The day stays in it.
+    pub store: Url,
+    /// The URL of the broker. The demo's exchange and queues have names of their own, and go.
+    pub broker: Url,
 }
 
 /// Why the demo could not be finished.
@@ -74,9 +88,18 @@ pub enum Error {
     /// The broker.
     #[error(transparent)]
     Broker(#[from] broker::Error),
+    /// Database or broker, when they were made ready.
+    #[error(transparent)]
+    Deployment(#[from] deployment::Error),
     /// The opening stock.
     #[error(transparent)]
     Worker(#[from] worker::Error),
+    /// The database is somebody's.
+    #[error("the database at {at} holds claims already, the demo needs an empty one")]
+    NotEmpty {
+        /// The database, password masked.
+        at: String,
+    },
     /// The workers ended by themselves.
     #[error("the workers ended with {status}, their log is {log}")]
     Ended {
@@ -112,6 +135,8 @@ impl Error {
             | Self::Config(_)
             | Self::Store(_)
             | Self::Broker(_)
+            | Self::Deployment(_)
+            | Self::NotEmpty { .. }
             | Self::Worker(_) => false,
         }
     }
@@ -138,12 +163,18 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
     let started = Instant::now();
     let mut rng = fastrand::Rng::with_seed(options.seed);
     let day = read_day(options)?;
-    let config = configure(&options.dir)?;
-    let (deployment, _) = Deployment::migrate(&config.loaded).await?;
+    let config = configure(options)?;
+    let (deployment, _) = Deployment::migrate(&config.loaded, Tap::topology()).await?;
+    if !deployment.store.claim_counts().await?.is_empty() {
+        let at = config.loaded.store.url.to_string();
+        return Err(Error::NotEmpty { at });
+    }
     let opening = stock_up(&deployment, day.opening).await?;
 
     let deliveries = draw(day.messages.clone(), options, &mut rng);
-    let shop = Shop::open(&deployment, options, &config.file, rng);
+    let (broker, mut tap) = open_broker(&deployment).await?;
+    let broker = broker.as_ref();
+    let shop = Shop::open(&deployment, broker, &mut tap, options, &config.file, rng);
     let kills = shop.run(&deliveries, progress).await?;
 
     progress.stage("reconciling", None);
@@ -153,8 +184,9 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
         |_| {},
     )
     .await?;
-    let kept = deployment.queue.kept().await?;
-    let naive = Naive::of(&kept, &opening, &deployment.points_rule());
+    let told = tap.deliveries().await?;
+    let kept = tap.look().await?;
+    let naive = Naive::of(kept, &opening, &deployment.points_rule());
     let log = tokio::fs::read_to_string(&config.log)
         .await
         .map_err(Error::io(format!("reading {}", config.log.display())))?;
@@ -162,7 +194,8 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
         report::Facts {
             day: &day.report,
             external: day.messages.len(),
-            kept: &kept,
+            kept,
+            deliveries: told,
             kills,
             log: &log,
             seconds: started.elapsed(),
@@ -170,8 +203,20 @@ pub async fn demo(options: &Options, progress: &dyn Progress) -> Result<Report, 
         reconciled,
         naive,
     );
+    drop(tap);
+    deployment.remove_queues(Tap::topology()).await?;
     deployment.store.close().await;
     Ok(report)
+}
+
+/// The broker, and where its messages are seen.
+async fn open_broker(deployment: &Deployment) -> Result<(Arc<dyn Broker>, Tap), Error> {
+    if let Some(queue) = deployment.queue() {
+        return Ok((Arc::new(queue.clone()), Tap::of_table(queue)));
+    }
+    let broker = deployment.broker(Tap::topology()).await?;
+    let tap = Tap::of_copies(broker.as_ref()).await?;
+    Ok((broker, tap))
 }
 
 struct Day {
@@ -219,16 +264,30 @@ struct Configured {
 
 /// The configuration of this process and the workers: short leases, since nobody but this process
 /// kills them, and messages that stay where they can be counted.
-fn configure(dir: &Path) -> Result<Configured, Error> {
+fn configure(options: &Options) -> Result<Configured, Error> {
+    let dir = &options.dir;
     std::fs::create_dir_all(dir).map_err(Error::io(format!("creating {}", dir.display())))?;
     let file = dir.join("orderonce.toml");
-    let database = dir.join(DATABASE);
-    let url = serde_json::Value::from(format!("sqlite://{}", database.display()));
+    let (store, broker) = match &options.servers {
+        Some(servers) => (
+            servers.store.as_str().to_owned(),
+            servers.broker.as_str().to_owned(),
+        ),
+        None => {
+            let database = dir.join(DATABASE);
+            (format!("sqlite://{}", database.display()), "embedded:".into())
+        }
+    };
+    let (store, broker) = (
+        serde_json::Value::from(store),
+        serde_json::Value::from(broker),
+    );
     let text = format!(
-        "[store]\nurl = {url}\n\n[broker]\nlease_seconds = 0.3\npoll_seconds = 0.01\nkeep_acked = true\n\n\
+        "[store]\nurl = {store}\n\n[broker]\nurl = {broker}\nprefix = \"orderonce.demo\"\n\
+         lease_seconds = 0.3\npoll_seconds = 0.01\nkeep_acked = true\n\n\
          [relay]\nlease_seconds = 0.3\npoll_seconds = 0.01\n\n[log]\nformat = \"json\"\n"
     );
-    std::fs::write(&file, text).map_err(Error::io(format!("writing {}", file.display())))?;
+    write_private(&file, &text).map_err(Error::io(format!("writing {}", file.display())))?;
     let none: [(String, String); 0] = [];
     let loaded = Config::load(Some(&file), none, &[])?.config;
     Ok(Configured {
@@ -236,6 +295,13 @@ fn configure(dir: &Path) -> Result<Configured, Error> {
         file,
         log: dir.join("workers.log"),
     })
+}
+
+/// Writes a file that only this user can read, since it holds passwords.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
 }
 
 /// Puts the opening stock on the shelves, before the day begins.

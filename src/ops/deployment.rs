@@ -1,29 +1,42 @@
 //! What a configuration describes, opened.
 
 use crate::broker::embedded::{self, Embedded};
-use crate::broker::{Broker, Topology};
+use crate::broker::{self, Broker, Topology};
 use crate::config::Config;
 use crate::domain::account::PointsRule;
 use crate::domain::{RetryPolicy, RoleName};
 use crate::message::Limits;
-use crate::store::sqlite::{Database, Options, SqliteStore};
+use crate::store::postgres::{self, PostgresStore};
+use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{self, Store};
 use crate::worker::supervisor::Plan;
 use crate::worker::{Points, Settings, relay};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A store and a broker that are ready to be used.
+/// The URL of the queue in the store's file.
+const EMBEDDED: &str = "embedded:";
+
+/// A store that is ready to be used, and the way to the broker.
 #[derive(Clone)]
 pub struct Deployment {
     /// What it was opened by.
     pub config: Config,
     /// The database.
     pub store: Arc<dyn Store>,
+    /// The file of the store, in which the embedded queue lives too.
+    file: Option<sqlite::Database>,
+}
+
+/// Why what a configuration describes cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] store::Error),
     /// The broker.
-    pub broker: Arc<dyn Broker>,
-    /// The embedded queue, which is the broker.
-    pub queue: Embedded,
+    #[error(transparent)]
+    Broker(#[from] broker::Error),
 }
 
 /// What a migration did.
@@ -37,9 +50,6 @@ pub struct Migrated {
 
 impl std::fmt::Display for Migrated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.applied.is_empty() {
-            return writeln!(f, "{} is up to date", self.database);
-        }
         for number in &self.applied {
             writeln!(f, "applied migration {number:04}")?;
         }
@@ -48,43 +58,104 @@ impl std::fmt::Display for Migrated {
 }
 
 impl Deployment {
-    /// Opens what `config` describes.
+    /// Opens the database that `config` describes.
     ///
     /// # Errors
     /// [`store::Error`] that names what cannot be used and the remedy.
     pub async fn open(config: &Config) -> store::Result<Self> {
-        let database = Database::open(&options(config)).await?;
-        Ok(Self::with(config, database))
+        let (store, file): (Arc<dyn Store>, _) = match Kind::of(config) {
+            Kind::Sqlite => {
+                let database = sqlite::Database::open(&sqlite_options(config)).await?;
+                (Arc::new(SqliteStore::new(database.clone())), Some(database))
+            }
+            Kind::Postgres => {
+                let database = postgres::Database::open(&postgres_options(config)).await?;
+                (Arc::new(PostgresStore::new(database)), None)
+            }
+        };
+        Ok(Self {
+            config: config.clone(),
+            store,
+            file,
+        })
     }
 
-    /// Creates what is not there, brings the schema up to date, and opens it.
+    /// Creates what is not there, brings the schema up to date, declares the broker's queues, and
+    /// opens the database.
     ///
     /// # Errors
-    /// As [`Self::open`].
-    pub async fn migrate(config: &Config) -> store::Result<(Self, Migrated)> {
-        let options = options(config);
-        let (database, applied) = Database::migrate(&options).await?;
+    /// As [`Self::open`] and [`Self::broker`].
+    pub async fn migrate(
+        config: &Config,
+        topology: Topology,
+    ) -> Result<(Self, Migrated), Error> {
+        let (store, file, applied): (Arc<dyn Store>, _, _) = match Kind::of(config) {
+            Kind::Sqlite => {
+                let options = sqlite_options(config);
+                let (database, applied) = sqlite::Database::migrate(&options).await?;
+                let store = Arc::new(SqliteStore::new(database.clone()));
+                (store, Some(database), applied)
+            }
+            Kind::Postgres => {
+                let options = postgres_options(config);
+                let (database, applied) = postgres::Database::migrate(&options).await?;
+                (Arc::new(PostgresStore::new(database)), None, applied)
+            }
+        };
+        let deployment = Self {
+            config: config.clone(),
+            store,
+            file,
+        };
+        let url = config.store.url.to_string();
         let migrated = Migrated {
-            database: options.path.display().to_string(),
+            database: url.strip_prefix("sqlite://").unwrap_or(&url).to_owned(),
             applied,
         };
-        Ok((Self::with(config, database), migrated))
+        Ok((deployment, migrated))
     }
 
-    fn with(config: &Config, database: Database) -> Self {
-        let options = embedded::Options {
-            lease: config.broker.lease,
-            delivery_limit: config.broker.delivery_limit,
-            poll: config.broker.poll,
-            keep_acked: config.broker.keep_acked,
-        };
-        let queue = Embedded::new(database.clone(), Topology::default(), options);
-        Self {
-            config: config.clone(),
-            store: Arc::new(SqliteStore::new(database)),
-            broker: Arc::new(queue.clone()),
-            queue,
+    /// Connects to the broker, with the queues of `topology`.
+    ///
+    /// # Errors
+    /// [`broker::Error`] that names what cannot be used and the remedy.
+    pub async fn broker(&self, topology: Topology) -> broker::Result<Arc<dyn Broker>> {
+        Self::connect(&self.config, Some(self), topology).await
+    }
+
+    /// Connects to the broker, which needs the database of `opened` only if it is a table in it.
+    pub(super) async fn connect(
+        config: &Config,
+        opened: Option<&Self>,
+        topology: Topology,
+    ) -> broker::Result<Arc<dyn Broker>> {
+        if config.broker.url.as_str() == EMBEDDED {
+            let queue = opened.and_then(|opened| opened.embedded(topology));
+            let queue = queue.ok_or_else(|| {
+                broker::Error::Unavailable("the embedded queue is a table in the database".into())
+            });
+            return Ok(Arc::new(queue?));
         }
+        Err(broker::Error::Unavailable("no broker".to_owned()))
+    }
+
+    /// The embedded queue, if that is the broker.
+    #[must_use]
+    pub fn queue(&self) -> Option<Embedded> {
+        self.embedded(Topology::default())
+    }
+
+    fn embedded(&self, topology: Topology) -> Option<Embedded> {
+        let config = &self.config.broker;
+        let options = embedded::Options {
+            lease: config.lease,
+            delivery_limit: config.delivery_limit,
+            poll: config.poll,
+            keep_acked: config.keep_acked,
+        };
+        let file = self.file.clone();
+        let file = file.filter(|_| config.url.as_str() == EMBEDDED)?;
+        Some(Embedded::new(file, topology, options))
     }
 
     /// How deliveries are processed.
@@ -119,11 +190,13 @@ impl Deployment {
     pub fn plan(&self, roles: Vec<RoleName>, and_services: bool) -> Plan {
         let config = &self.config;
         Plan {
+            janitor_roles: RoleName::BUILT_IN.to_vec(),
             roles,
             relay: and_services,
             janitor: and_services,
             settings: self.settings(),
             batch_max: config.batch.max,
+            workers: config.batch.workers,
             pay_timeout: config.order.pay_timeout,
             points_rule: self.points_rule(),
             relay_settings: relay::Settings {
@@ -141,11 +214,37 @@ impl Deployment {
     }
 }
 
-fn options(config: &Config) -> Options {
+/// Which database a configuration describes.
+enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+impl Kind {
+    fn of(config: &Config) -> Self {
+        let url = config.store.url.as_str();
+        if url.starts_with("postgres") {
+            Self::Postgres
+        } else {
+            Self::Sqlite
+        }
+    }
+}
+
+fn sqlite_options(config: &Config) -> sqlite::Options {
     let url = config.store.url.as_str();
-    Options {
+    sqlite::Options {
         path: PathBuf::from(url.strip_prefix("sqlite://").unwrap_or(url)),
         busy_timeout: config.store.busy_timeout,
         readers: config.store.reader_connections,
+    }
+}
+
+fn postgres_options(config: &Config) -> postgres::Options {
+    postgres::Options {
+        url: config.store.url.as_str().to_owned(),
+        lock_timeout: config.store.busy_timeout,
+        statement_timeout: config.store.statement_timeout,
+        connections: config.store.connections,
     }
 }

@@ -1,19 +1,43 @@
 //! Runs roles, relay and janitor until told to stop.
 
 use super::deployment::Deployment;
+use super::health::{self, Monitor};
+use crate::broker::Broker;
 use crate::worker;
 use crate::worker::supervisor::{self, Plan};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+
+/// Why serving ended or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address for `/live` and `/ready`.
+    #[error(transparent)]
+    Health(#[from] health::Error),
+    /// A part ended by something that time does not heal.
+    #[error(transparent)]
+    Worker(#[from] worker::Error),
+}
 
 /// Runs `plan` until `stop` is cancelled, then drains.
 ///
 /// # Errors
-/// [`worker::Error`] if a part ended by something that time does not heal.
+/// [`Error`].
 pub async fn serve(
     deployment: &Deployment,
+    broker: Arc<dyn Broker>,
     plan: Plan,
     stop: CancellationToken,
-) -> worker::Result<()> {
+) -> Result<(), Error> {
+    let config = &deployment.config.health;
+    let stopped = CancellationToken::new();
+    let monitor = if config.listen.is_empty() {
+        None
+    } else {
+        let monitor = Monitor::new(deployment, Arc::clone(&broker), stop.clone());
+        let listening = monitor.listen(&config.listen, config.interval, stopped.clone());
+        Some(listening.await?)
+    };
     let roles: Vec<_> = plan.roles.iter().map(ToString::to_string).collect();
     tracing::info!(
         roles = roles.join(","),
@@ -21,9 +45,13 @@ pub async fn serve(
         janitor = plan.janitor,
         "started"
     );
-    let store = deployment.store.clone();
-    let served = supervisor::run(plan, store, deployment.broker.clone(), stop).await;
+    let served = supervisor::run(plan, Arc::clone(&deployment.store), broker, stop).await;
     deployment.store.close().await;
+    stopped.cancel();
+    if let Some(monitor) = monitor {
+        // It has nothing to finish but answers.
+        drop(monitor.await);
+    }
     tracing::info!("stopped");
-    served
+    Ok(served?)
 }

@@ -18,6 +18,7 @@ pub mod mysql;
 mod orders;
 mod outbox;
 mod parking;
+pub mod postgres;
 pub mod sqlite;
 
 pub use accounts::{AccountUpdate, Accounts, CreditState};

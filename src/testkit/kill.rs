@@ -1,7 +1,9 @@
-//! Kill points: a test tells the real binary where to end itself by SIGKILL.
+//! Kill points: a test tells the real binary where to end itself by SIGKILL, or to stand still.
 //!
-//! What lives here: two environment variables of `orderonce serve`, and what they arm. The process
-//! ends where it stands, as if the power had been cut; nothing is rolled back, closed or told.
+//! What lives here: three environment variables of `orderonce serve`, and what they arm. The process
+//! ends where it stands, as if the power had been cut; nothing is rolled back, closed or told. Or it
+//! stops where it stands by SIGSTOP, so that the test can do something to its servers, and goes on
+//! by SIGCONT.
 
 use crate::domain::{Fingerprint, Key, RoleName};
 use crate::gate::{Gate, Known};
@@ -9,7 +11,6 @@ use crate::worker::supervisor::Plan;
 use crate::worker::{Point, Points};
 use async_trait::async_trait;
 use rustix::process::{Signal, getpid, kill_process};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use strum::IntoEnumIterator;
@@ -17,6 +18,9 @@ use strum::IntoEnumIterator;
 /// The variable that names a [`Point`] and, after a colon, which passage of it is the last:
 /// `committed`, `relay_read:3`.
 pub const AT: &str = "ORDERONCE_KILL_AT";
+
+/// The variable that names a [`Point`] as [`AT`] does, where the process stops and waits for SIGCONT.
+pub const STOP_AT: &str = "ORDERONCE_STOP_AT";
 
 /// The variable that names a key, as `ROLE:KEY`. The process ends whenever a batch of the role has
 /// an event with this key, as a message does that its worker cannot survive.
@@ -27,10 +31,12 @@ pub const ON: &str = "ORDERONCE_KILL_ON";
 pub enum Error {
     /// There is no such point.
     #[error(
-        "{AT} is {given:?}, expected POINT or POINT:N with N from 1 and one of the points {}",
+        "{variable} is {given:?}, expected POINT or POINT:N with N from 1 and one of the points {}",
         points()
     )]
     Point {
+        /// Its name.
+        variable: &'static str,
         /// The value.
         given: String,
     },
@@ -42,23 +48,22 @@ pub enum Error {
     },
 }
 
-/// Where a process is to end.
+/// Where a process is to end or to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KillAt {
+pub struct Passage {
     /// The point.
     pub point: Point,
     /// Which passage of it, from 1.
     pub passage: u64,
 }
 
-impl FromStr for KillAt {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
+impl Passage {
+    fn read(variable: &'static str, text: &str) -> Result<Self, Error> {
         let (point, passage) = text.split_once(':').unwrap_or((text, "1"));
         match (point.parse(), passage.parse()) {
             (Ok(point), Ok(passage)) if passage > 0 => Ok(Self { point, passage }),
             _ => Err(Error::Point {
+                variable,
                 given: text.to_owned(),
             }),
         }
@@ -70,8 +75,10 @@ impl FromStr for KillAt {
 /// # Errors
 /// [`Error`] if one says nothing that can be armed.
 pub fn arm(mut plan: Plan, variable: impl Fn(&str) -> Option<String>) -> Result<Plan, Error> {
-    if let Some(at) = variable(AT) {
-        plan.points = ending(at.parse()?);
+    let passage = |name| variable(name).map(|text| Passage::read(name, &text));
+    let (end_at, stop_at) = (passage(AT).transpose()?, passage(STOP_AT).transpose()?);
+    if end_at.is_some() || stop_at.is_some() {
+        plan.points = armed(end_at, stop_at);
     }
     if let Some(on) = variable(ON) {
         let Some((role, key)) = on.split_once(':') else {
@@ -85,15 +92,41 @@ pub fn arm(mut plan: Plan, variable: impl Fn(&str) -> Option<String>) -> Result<
     Ok(plan)
 }
 
-/// Points of which one ends the process.
-fn ending(at: KillAt) -> Points {
-    let passages = AtomicU64::new(0);
+/// Points of which one ends and one stops the process.
+fn armed(end_at: Option<Passage>, stop_at: Option<Passage>) -> Points {
+    let (end_at, stop_at) = (Countdown::new(end_at), Countdown::new(stop_at));
     Points::stopping(move |point| {
-        if point == at.point && passages.fetch_add(1, Ordering::Relaxed) + 1 == at.passage {
+        if end_at.is_over(point) {
             end();
+        }
+        if stop_at.is_over(point) {
+            // If it cannot be sent, the test finds a process that did not stop.
+            let _ = kill_process(getpid(), Signal::STOP);
         }
         false
     })
+}
+
+/// Counts the passages of a point.
+struct Countdown {
+    at: Option<Passage>,
+    passages: AtomicU64,
+}
+
+impl Countdown {
+    fn new(at: Option<Passage>) -> Self {
+        Self {
+            at,
+            passages: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether this passage of a point is the one.
+    fn is_over(&self, point: Point) -> bool {
+        self.at.is_some_and(|at| {
+            at.point == point && self.passages.fetch_add(1, Ordering::Relaxed) + 1 == at.passage
+        })
+    }
 }
 
 /// A gate that knows nothing and survives one key less than others do.
@@ -134,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_point_is_named_alone_or_with_its_passage() {
-        let at = |text: &str| text.parse::<KillAt>();
-        let expected = |point, passage| Ok(KillAt { point, passage });
+        let at = |text: &str| Passage::read(AT, text);
+        let expected = |point, passage| Ok(Passage { point, passage });
         assert_eq!(at("committed"), expected(Point::Committed, 1));
         assert_eq!(at("relay_read:12"), expected(Point::RelayRead, 12));
         for wrong in [
@@ -152,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_unknown_point_is_refused_with_the_points_there_are() {
-        let error = "lunch".parse::<KillAt>().unwrap_err().to_string();
+        let error = Passage::read(AT, "lunch").unwrap_err().to_string();
         assert!(
             error.starts_with("ORDERONCE_KILL_AT is \"lunch\", "),
             "{error}"

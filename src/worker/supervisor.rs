@@ -30,10 +30,14 @@ pub struct Plan {
     pub relay: bool,
     /// Whether to run the janitor.
     pub janitor: bool,
+    /// The roles whose queues the janitor looks after.
+    pub janitor_roles: Vec<RoleName>,
     /// How deliveries are processed.
     pub settings: Settings,
     /// Deliveries in a batch, at most.
     pub batch_max: usize,
+    /// Workers of each role, each with a batch at work.
+    pub workers: usize,
     /// Time to pay.
     pub pay_timeout: Duration,
     /// Points that orders earn.
@@ -80,7 +84,9 @@ pub async fn run(
     };
     let mut roles = JoinSet::new();
     for role in &shared.plan.roles {
-        shared.clone().spawn_role(role, &mut roles);
+        for _ in 0..shared.plan.workers.max(1) {
+            shared.clone().spawn_role(role, &mut roles);
+        }
     }
     if shared.plan.janitor {
         roles.spawn(shared.clone().run_janitor());
@@ -303,7 +309,7 @@ impl Shared {
             Arc::clone(&self.store),
             Arc::clone(&self.broker),
             orders,
-            self.plan.roles.clone(),
+            self.plan.janitor_roles.clone(),
             self.plan.janitor_batch,
         );
         let mut patience = Patience::new("janitor".to_owned());

@@ -4,6 +4,7 @@
 //! computed here from the file itself, with no code of the crate.
 
 use crate::site::Site;
+use liblzma::read::XzDecoder;
 use orderonce::broker::Publication;
 use orderonce::domain::{Event, Timestamp};
 use orderonce::message::Outgoing;
@@ -13,7 +14,8 @@ use orderonce::worker::Processor;
 use orderonce::worker::inventory::InventoryRole;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::io::Read;
+use std::sync::{Arc, LazyLock};
 
 pub(crate) const FILE: &str = include_str!("../data/online-retail-2010-12-01.csv");
 
@@ -80,10 +82,29 @@ pub(crate) struct Day {
 impl Day {
     /// The first invoices of the day.
     pub(crate) fn first(count: usize) -> Self {
+        Self::of(FILE, count)
+    }
+
+    /// The first invoices of the year, which are many days.
+    pub(crate) fn of_year(count: usize) -> Self {
+        static YEAR: LazyLock<String> = LazyLock::new(|| {
+            let mut text = String::new();
+            let file = &include_bytes!("../data/online-retail.csv.xz")[..];
+            // As much as any test uses.
+            let mut beginning = XzDecoder::new(file).take(6 << 20);
+            beginning.read_to_string(&mut text).unwrap();
+            let end = text.rfind('\n').unwrap();
+            text.truncate(end + 1);
+            text
+        });
+        Self::of(&YEAR, count)
+    }
+
+    fn of(file: &str, count: usize) -> Self {
         let options = Options {
             opening: Opening::Each(OPENING),
         };
-        let import = Import::new(FILE.as_bytes(), options).unwrap();
+        let import = Import::new(file.as_bytes(), options).unwrap();
         let mut day = Self {
             opening: Vec::new(),
             invoices: Vec::new(),
@@ -103,7 +124,7 @@ impl Day {
             day.invoices.push(publications(&invoice).collect());
             numbers.insert(invoice.number);
         }
-        day.books = Books::of(|row| numbers.contains(&row.invoice_no));
+        day.books = Books::of(file, |row| numbers.contains(&row.invoice_no));
         day
     }
 
@@ -159,8 +180,8 @@ impl Day {
         assert_eq!(found.stock, self.books.stock);
         assert_eq!(found.accounts, self.books.accounts);
         assert_eq!(found.claims, self.books.claims);
+        assert_eq!(site.queued().await, 0, "queued");
         for (what, count) in [
-            ("queued", "SELECT count(*) FROM queue_message"),
             ("in the outbox", "SELECT count(*) FROM outbox"),
             ("parked", "SELECT count(*) FROM parked_event"),
             (
@@ -174,9 +195,9 @@ impl Day {
 }
 
 impl Books {
-    fn of(is_chosen: impl Fn(&Row) -> bool) -> Self {
+    fn of(file: &str, is_chosen: impl Fn(&Row) -> bool) -> Self {
         let mut invoices: BTreeMap<String, Vec<Row>> = BTreeMap::new();
-        for row in csv::Reader::from_reader(FILE.as_bytes()).deserialize() {
+        for row in csv::Reader::from_reader(file.as_bytes()).deserialize() {
             let row: Row = row.unwrap();
             if is_chosen(&row) {
                 invoices

@@ -15,6 +15,8 @@ mod day;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod handler;
 #[cfg(test)]
 mod janitor;
@@ -29,7 +31,11 @@ mod schedules;
 #[cfg(test)]
 mod serve;
 #[cfg(test)]
+mod servers;
+#[cfg(test)]
 mod site;
+#[cfg(test)]
+mod sql;
 #[cfg(test)]
 mod store;
 #[cfg(test)]

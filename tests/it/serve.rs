@@ -121,7 +121,7 @@ async fn a_role_alone_touches_its_queue_only() {
     let mut serving = site.serve(&["--role", "inventory"], &[]);
     until("the role's queue is empty", async || {
         serving.is_alive();
-        let broker = &site.deployment().broker;
+        let broker = site.broker();
         broker.depth(&RoleName::INVENTORY).await.unwrap().total() == 0
     })
     .await;
@@ -200,11 +200,8 @@ async fn a_delivery_that_meets_a_locked_database_is_not_decided() {
     };
     let store = Arc::clone(&deployment.store);
     let processor = Processor::new(order, store, deployment.settings());
-    let mut consumer = deployment
-        .broker
-        .consumer(&RoleName::ORDER, 10)
-        .await
-        .unwrap();
+    let broker = site.broker();
+    let mut consumer = broker.consumer(&RoleName::ORDER, 10).await.unwrap();
     let deliveries = consumer.receive(1).await.unwrap();
 
     let locked = lock(&site).await;
@@ -303,7 +300,7 @@ async fn a_message_that_kills_the_process_is_kept_and_takes_no_neighbour_along()
     loop {
         let mut serving = site.serve(&["--role", "order", "--no-relay"], &[(kill::ON, KILLER)]);
         until("it has died, or has nothing left to do", async || {
-            let broker = &site.deployment().broker;
+            let broker = site.broker();
             serving.has_ended().is_some()
                 || broker.depth(&RoleName::ORDER).await.unwrap().total() == 0
         })

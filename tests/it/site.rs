@@ -1,16 +1,18 @@
 //! A place where the real binary runs: a configuration file, a database, and the processes on it.
 
-use orderonce::broker::Publication;
+use crate::sql;
+use orderonce::broker::{Broker, Publication, Topology};
 use orderonce::config::Config;
+use orderonce::domain::RoleName;
 use orderonce::ops::deployment::Deployment;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
-use sqlx::{Connection, FromRow};
+use sqlx::sqlite::SqliteConnection;
 use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -39,10 +41,10 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
     }
 }
 
-/// A database with the configuration that describes it.
+/// A database and a broker with the configuration that describes them.
 pub(crate) struct Site {
     deployment: Deployment,
-    database: PathBuf,
+    broker: Arc<dyn Broker>,
     processes: Cell<u32>,
     /// Configuration and logs.
     scratch: TempDir,
@@ -63,19 +65,42 @@ impl Site {
     }
 
     async fn at(database: PathBuf, scratch: TempDir, more: &str) -> Self {
-        let url = Value::from(format!("sqlite://{}", database.display()));
+        Self::of(
+            &format!("sqlite://{}", database.display()),
+            "embedded:",
+            scratch,
+            more,
+        )
+        .await
+    }
+
+    /// One on servers: a fresh database on that of `store`, which is a URL without a database at its
+    /// end, and fresh queues on that of `broker`.
+    pub(crate) async fn on_servers(store: &str, broker: &str, more: &str) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let name = format!("site{:08x}", fastrand::u32(..));
+        let url = sql::create_database(store, &name).await;
+        let more = format!("broker.prefix = \"{name}\"\n{more}");
+        Self::of(&url, broker, scratch, &more).await
+    }
+
+    async fn of(store: &str, broker: &str, scratch: TempDir, more: &str) -> Self {
         let file = scratch.path().join("orderonce.toml");
         let key = |line: &'static str| line.split_once(" = ").map_or(line, |(key, _)| key);
         let kept = CONFIG.lines().filter(|line| !more.contains(key(line)));
-        let kept: Vec<_> = kept.collect();
-        let text = format!("store.url = {url}\n{}\n{more}\n", kept.join("\n"));
+        let kept = kept.collect::<Vec<_>>().join("\n");
+        let (store, broker) = (Value::from(store), Value::from(broker));
+        let text = format!("store.url = {store}\nbroker.url = {broker}\n{kept}\n{more}\n");
         std::fs::write(&file, text).unwrap();
         let none: [(String, String); 0] = [];
         let config = Config::load(Some(&file), none, &[]).unwrap().config;
-        let (deployment, _) = Deployment::migrate(&config).await.unwrap();
+        let (deployment, _) = Deployment::migrate(&config, Topology::default())
+            .await
+            .unwrap();
+        let broker = deployment.broker(Topology::default()).await.unwrap();
         Self {
             deployment,
-            database,
+            broker,
             processes: Cell::new(0),
             scratch,
         }
@@ -85,8 +110,12 @@ impl Site {
         &self.deployment
     }
 
+    pub(crate) fn broker(&self) -> &dyn Broker {
+        self.broker.as_ref()
+    }
+
     pub(crate) async fn publish(&self, messages: &[Publication]) {
-        let mut publisher = self.deployment.broker.publisher().await.unwrap();
+        let mut publisher = self.broker.publisher().await.unwrap();
         publisher.publish(messages).await.unwrap();
     }
 
@@ -126,16 +155,46 @@ impl Site {
     /// message may move from where one has yet to look to where one has looked.
     pub(crate) async fn is_settled(&self) -> bool {
         const LEFT: &str = "
+            SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM parked_event)";
+        const OF_ALL: &str = "
             SELECT (SELECT count(*) FROM queue_message)
                 + (SELECT count(*) FROM outbox) + (SELECT count(*) FROM parked_event)";
-        self.number(LEFT).await == 0
+        if self.is_embedded() {
+            return self.number(OF_ALL).await == 0;
+        }
+        // Nothing leaves a queue before its effects are in the tables: if the tables hold nothing
+        // before and after the queues were seen empty, all is settled.
+        self.number(LEFT).await == 0 && self.queued().await == 0 && self.number(LEFT).await == 0
+    }
+
+    /// Messages in the queues of the roles.
+    pub(crate) async fn queued(&self) -> u64 {
+        let mut queued = 0;
+        for role in &RoleName::BUILT_IN {
+            let depth = self.broker.depth(role).await;
+            // A broker that is away may hold anything.
+            queued += depth
+                .map_or(u64::MAX, |depth| depth.total())
+                .min(u64::MAX / 8);
+        }
+        queued
+    }
+
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.deployment.queue().is_some()
     }
 
     /// Serves until all is settled, and stops.
     pub(crate) async fn serve_to_the_end(&self) {
-        let mut serving = self.serve(&[], &[]);
-        serving.settles(self).await;
-        serving.stops(Signal::TERM).await;
+        loop {
+            let mut serving = self.serve(&[], &[]);
+            serving.settles(self).await;
+            serving.stops(Signal::TERM).await;
+            // What RabbitMQ had delivered and a worker had in hand was not seen.
+            if self.is_settled().await {
+                return;
+            }
+        }
     }
 
     /// Reconciles, and expects that nothing differs.
@@ -148,14 +207,8 @@ impl Site {
     }
 
     /// Reads rows past the program.
-    pub(crate) async fn rows<T>(&self, select: &'static str) -> Vec<T>
-    where
-        T: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
-    {
-        let mut connection = self.stranger().await;
-        let rows = sqlx::query_as(select).fetch_all(&mut connection).await;
-        connection.close().await.unwrap();
-        rows.unwrap()
+    pub(crate) async fn rows<T: sql::Row>(&self, select: &'static str) -> Vec<T> {
+        sql::rows(self.deployment.config.store.url.as_str(), select).await
     }
 
     /// Reads one number past the program.
@@ -164,12 +217,9 @@ impl Site {
         rows[0].0
     }
 
-    /// Another program's connection to the database.
+    /// Another program's connection to the database file.
     pub(crate) async fn stranger(&self) -> SqliteConnection {
-        let options = SqliteConnectOptions::new()
-            .filename(&self.database)
-            .busy_timeout(PATIENCE);
-        SqliteConnection::connect_with(&options).await.unwrap()
+        sql::open_file(self.deployment.config.store.url.as_str()).await
     }
 }
 
@@ -207,6 +257,15 @@ impl Serving {
         if let Some(status) = self.has_ended() {
             panic!("ended with {status}: {}", self.last_words());
         }
+    }
+
+    /// Whether SIGSTOP has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        // The state follows the name, which is in parentheses.
+        let stat = stat.unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {

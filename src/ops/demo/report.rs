@@ -22,7 +22,7 @@ pub struct Report {
     pub messages: u64,
     /// Of these, the shop's.
     pub shop_messages: u64,
-    /// Deliveries to the roles.
+    /// Deliveries to the roles, as far as their outcome was told if the broker does not count them.
     pub deliveries: u64,
     /// Times the workers were killed.
     pub kills: u32,
@@ -30,8 +30,8 @@ pub struct Report {
     pub outcomes: BTreeMap<&'static str, u64>,
     /// Duplicates by the layer that saw them.
     pub duplicates: BTreeMap<&'static str, u64>,
-    /// Deliveries whose outcome a kill cut off; each came again.
-    pub interrupted: u64,
+    /// Deliveries whose outcome a kill cut off, if the broker counts them; each came again.
+    pub interrupted: Option<u64>,
     /// Differences that reconciliation found.
     pub differences: usize,
     /// The reconciliation.
@@ -47,6 +47,8 @@ pub(super) struct Facts<'a> {
     pub(super) day: &'a online_retail::Report,
     pub(super) external: usize,
     pub(super) kept: &'a [Kept],
+    /// Deliveries to the roles, if the broker tells.
+    pub(super) deliveries: Option<u64>,
     pub(super) kills: u32,
     pub(super) log: &'a str,
     pub(super) seconds: Duration,
@@ -57,11 +59,6 @@ impl Report {
         let mut messages: Vec<_> = facts.kept.iter().map(|kept| &kept.message_id).collect();
         messages.sort_unstable();
         messages.dedup();
-        let deliveries = facts
-            .kept
-            .iter()
-            .map(|kept| u64::from(kept.deliveries))
-            .sum();
         let (outcomes, duplicates) = count(facts.log);
         let told: u64 = outcomes.values().sum();
         Self {
@@ -69,9 +66,9 @@ impl Report {
             lines: facts.day.lines,
             messages: messages.len().try_into().unwrap_or(u64::MAX),
             shop_messages: facts.external.try_into().unwrap_or(u64::MAX),
-            deliveries,
+            deliveries: facts.deliveries.unwrap_or(told),
             kills: facts.kills,
-            interrupted: deliveries.saturating_sub(told),
+            interrupted: facts.deliveries.map(|all| all.saturating_sub(told)),
             outcomes,
             duplicates,
             differences: reconciliation.differences,
@@ -170,7 +167,9 @@ impl Report {
             }
         }
         let interrupted = "cut off by a kill, came again".to_owned();
-        row("interrupted", self.interrupted, interrupted);
+        if let Some(count) = self.interrupted {
+            row("interrupted", count, interrupted);
+        }
         table
     }
 

@@ -1,8 +1,10 @@
 //! The day as it happens: publishing, killing, waiting.
 
+use super::tap::Tap;
 use super::{Error, Options, PATIENCE};
-use crate::broker::{Headers, Publication, Publisher};
+use crate::broker::{Broker, Headers, Publication, Publisher};
 use crate::domain::RoleName;
+use crate::message::{Envelope, Limits};
 use crate::ops::deployment::Deployment;
 use crate::ops::progress::Progress;
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,6 +18,8 @@ use tokio::process::{Child, Command};
 /// The shop, with what it needs to run its day.
 pub(super) struct Shop<'d> {
     deployment: &'d Deployment,
+    broker: &'d dyn Broker,
+    tap: &'d mut Tap,
     options: &'d Options,
     config: &'d Path,
     rng: fastrand::Rng,
@@ -32,12 +36,16 @@ const LOOK: Duration = Duration::from_millis(20);
 impl<'d> Shop<'d> {
     pub(super) fn open(
         deployment: &'d Deployment,
+        broker: &'d dyn Broker,
+        tap: &'d mut Tap,
         options: &'d Options,
         config: &'d Path,
         rng: fastrand::Rng,
     ) -> Self {
         Self {
             deployment,
+            broker,
+            tap,
             options,
             config,
             rng,
@@ -53,7 +61,7 @@ impl<'d> Shop<'d> {
     ) -> Result<u32, Error> {
         let external = deliveries.iter().map(|message| &message.message_id);
         let external: HashSet<_> = external.cloned().collect();
-        let mut publisher = self.deployment.broker.publisher().await?;
+        let mut publisher = self.broker.publisher().await?;
         let mut workers = self.start()?;
         let parts = usize::try_from(self.options.kills)
             .unwrap_or(usize::MAX)
@@ -124,8 +132,8 @@ impl<'d> Shop<'d> {
     }
 
     /// How many messages and how many deliveries there have been so far.
-    async fn traffic(&self) -> Result<(usize, u64), Error> {
-        let kept = self.deployment.queue.kept().await?;
+    async fn traffic(&mut self) -> Result<(usize, u64), Error> {
+        let kept = self.tap.look().await?;
         let deliveries = kept.iter().map(|kept| u64::from(kept.deliveries));
         Ok((kept.len(), deliveries.sum()))
     }
@@ -137,15 +145,18 @@ impl<'d> Shop<'d> {
         external: &HashSet<String>,
     ) -> Result<usize, Error> {
         let mut again = Vec::new();
-        for kept in self.deployment.queue.kept().await? {
+        for kept in self.tap.look().await? {
             let id = (kept.queue.to_string(), kept.message_id.clone());
             let is_new = !external.contains(&kept.message_id) && self.seen.insert(id);
-            if is_new && self.rng.f64() < self.options.duplicates {
+            if is_new
+                && self.rng.f64() < self.options.duplicates
+                && let Ok(envelope) = Envelope::parse(&kept.message, &Limits::default())
+            {
                 again.push(Publication {
-                    message_id: kept.message_id,
-                    event_type: String::new(),
-                    addressee: Some(kept.queue),
-                    message: kept.message,
+                    message_id: kept.message_id.clone(),
+                    event_type: envelope.event_type.into_owned(),
+                    addressee: None,
+                    message: kept.message.clone(),
                     headers: Headers::new(),
                 });
             }
@@ -172,7 +183,7 @@ impl<'d> Shop<'d> {
             let before = self.traffic().await?;
             let mut queued = 0;
             for role in &RoleName::BUILT_IN {
-                queued += self.deployment.broker.depth(role).await?.total();
+                queued += self.broker.depth(role).await?.total();
             }
             let (outbox, _) = self.deployment.store.outbox_depth().await?;
             let parked = self.deployment.store.parked(None, u32::MAX).await?.len();

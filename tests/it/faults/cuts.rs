@@ -1,0 +1,79 @@
+//! Connections that are cut at each step.
+
+use super::proxy::Proxy;
+use super::{DATABASES, SMALL_BATCHES, go_on, stands_still};
+use crate::day::Day;
+use crate::servers::Servers;
+use crate::site::Site;
+use orderonce::testkit::kill;
+use rustix::process::Signal;
+
+/// Which connection is cut.
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    /// That to the database.
+    Store,
+    /// That to the database, which has done what it was asked.
+    StoreAnswer,
+    /// Those to RabbitMQ.
+    Broker,
+    /// Those to RabbitMQ, which has done what it was asked.
+    BrokerAnswer,
+}
+
+/// The step that is cut, the point before it, and what is cut there.
+const CUTS: [(&str, &str, Cut); 9] = [
+    ("begin", "asked", Cut::Store),
+    ("claim", "begun", Cut::Store),
+    ("load", "claimed", Cut::Store),
+    ("write", "decided", Cut::Store),
+    ("commit", "written", Cut::Store),
+    ("answer to the commit", "written", Cut::StoreAnswer),
+    ("publish", "relay_read", Cut::Broker),
+    ("confirm", "relay_read", Cut::BrokerAnswer),
+    ("ack", "committed", Cut::Broker),
+];
+
+/// Which passages of a point are cut.
+const PASSAGES: [u64; 3] = [1, 2, 5];
+
+#[tokio::test]
+async fn every_effect_happens_once_wherever_a_connection_is_cut() {
+    let Some(servers) = Servers::turn().await else {
+        return;
+    };
+    for database in DATABASES {
+        let (store_url, broker_url) = (servers.start(database), servers.start("rabbitmq"));
+        let (store, broker) = (
+            Proxy::before(&store_url).await,
+            Proxy::before(&broker_url).await,
+        );
+        let (store_url, broker_url) = (store.url(&store_url), broker.url(&broker_url));
+        let site = Site::on_servers(&store_url, &broker_url, SMALL_BATCHES).await;
+        let day = Day::of_year(270);
+        day.stock_up(&site).await;
+        let cuts = CUTS.iter();
+        let cuts = cuts.flat_map(|cut| PASSAGES.map(|passage| (cut, passage)));
+        let mut rng = fastrand::Rng::with_seed(17);
+        let parts = day.parts(CUTS.len() * PASSAGES.len(), &mut rng);
+        for (((step, point, cut), passage), part) in cuts.zip(parts) {
+            println!("{database}: {step} {passage}");
+            site.publish(&part).await;
+            let at = format!("{point}:{passage}");
+            let mut serving = site.serve(&[], &[(kill::STOP_AT, &at)]);
+            stands_still(&mut serving).await;
+            match cut {
+                Cut::Store => store.cut(),
+                Cut::StoreAnswer => store.swallow_next_answer(),
+                Cut::Broker => broker.cut(),
+                Cut::BrokerAnswer => broker.swallow_next_answer(),
+            }
+            go_on(&serving);
+            serving.settles(&site).await;
+            serving.stops(Signal::TERM).await;
+        }
+        site.serve_to_the_end().await;
+        day.happened_once(&site).await;
+        assert_eq!(site.number("SELECT count(*) FROM dead_letter").await, 0);
+    }
+}
