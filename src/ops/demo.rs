@@ -275,7 +275,10 @@ fn configure(options: &Options) -> Result<Configured, Error> {
         ),
         None => {
             let database = dir.join(DATABASE);
-            (format!("sqlite://{}", database.display()), "embedded:".into())
+            (
+                format!("sqlite://{}", database.display()),
+                "embedded:".into(),
+            )
         }
     };
     let (store, broker) = (

@@ -85,10 +85,7 @@ impl Deployment {
     ///
     /// # Errors
     /// As [`Self::open`] and [`Self::broker`].
-    pub async fn migrate(
-        config: &Config,
-        topology: Topology,
-    ) -> Result<(Self, Migrated), Error> {
+    pub async fn migrate(config: &Config, topology: Topology) -> Result<(Self, Migrated), Error> {
         let (store, file, applied): (Arc<dyn Store>, _, _) = match Kind::of(config) {
             Kind::Sqlite => {
                 let options = sqlite_options(config);

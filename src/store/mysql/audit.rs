@@ -10,12 +10,12 @@
 //! over two of them says nothing where the tables of one are empty. Keys that hold the hash of a
 //! part (`~`) cannot be built here; what would need them is left out or compared less exactly.
 
-use super::connect::uncancelled;
 use super::set::Text;
 use super::{MySqlStore, from_sqlx};
 use crate::domain::{Currency, Money};
 use crate::store::{About, Audit, Check, Difference, Error, Result, Subject};
 use async_trait::async_trait;
+use sqlx::FromRow;
 use std::time::Duration;
 
 #[async_trait]
@@ -32,23 +32,16 @@ impl Audit for MySqlStore {
         let &(_, statement) = statement.ok_or_else(|| unknown(name))?;
         let now = self.database.now().await?.0;
         let waiting = i64::try_from(stuck_after.as_millis()).unwrap_or(i64::MAX);
-        let database = self.database.clone();
-        uncancelled(async move {
-            let mut connection = database.connection().await?;
-            sqlx::query(ASK)
-                .bind(now.saturating_sub(waiting))
-                .bind(now)
-                .execute(&mut *connection)
-                .await
-                .map_err(from_sqlx)?;
-            let rows: Vec<Differing> = sqlx::query_as(statement)
-                .bind(limit)
-                .fetch_all(&mut *connection)
-                .await
-                .map_err(from_sqlx)?;
-            rows.into_iter().map(|row| row.difference(check)).collect()
-        })
-        .await
+        let ask = sqlx::query(ASK).bind(now.saturating_sub(waiting)).bind(now);
+        let rows = self
+            .database
+            .scan(ask, sqlx::query(statement).bind(limit))
+            .await?;
+        let differing = rows.iter().map(|row| {
+            let row = Differing::from_row(row).map_err(from_sqlx)?;
+            row.difference(check)
+        });
+        differing.collect()
     }
 }
 
@@ -56,7 +49,7 @@ fn unknown(name: &str) -> Error {
     Error::Refused(format!("there is no check {name}"))
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(FromRow)]
 struct Differing {
     subject: Text,
     part: Option<Text>,

@@ -1,7 +1,7 @@
 //! `idempotent_record`.
 
-use super::{MySqlTx, set};
 use super::set::{Bytes, Reader, all_written, json, json_by};
+use super::{MySqlTx, set};
 use crate::domain::{Fingerprint, Key, RoleName, Timestamp, Token};
 use crate::store::{Claimed, Claims, Conclusion, NewClaim, Prior, Result};
 use async_trait::async_trait;
@@ -128,10 +128,7 @@ impl MySqlTx {
                 ON parked.role = claim.role AND parked.`key` = claim.`key`
             WHERE claim.claim_token <> ?";
         let set = set::keys(claims.iter().map(|claim| claim.key.as_str()))?;
-        let select = sqlx::query(TAKEN)
-            .bind(set)
-            .bind(role.as_str())
-            .bind(token);
+        let select = sqlx::query(TAKEN).bind(set).bind(role.as_str()).bind(token);
         let rows = self.fetch(select).await?;
         rows.iter()
             .map(|row| {

@@ -1,22 +1,19 @@
 //! Opens the database: a pool of connections whose sessions are all set up alike.
 
-use super::error::{Place, from_sqlx, is_dead_connection, on_open};
+use super::error::{Place, on_open};
+use super::pool::{Pool, Pooled, Session, UNHURRIED, connect};
 use super::set::Reader;
 use crate::domain::Timestamp;
 use crate::store::{Error, Result, Setup};
 use sqlx::migrate::Migrator;
-use sqlx::mysql::{
-    MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions, MySqlRow,
-};
-use sqlx::pool::PoolConnection;
+use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, MySql, Transaction};
+use sqlx::{ConnectOptions, Connection, Executor, MySql};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
-use tracing::Instrument;
 use url::Url;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/mysql");
@@ -24,15 +21,13 @@ static MIGRATIONS: Migrator = sqlx::migrate!("migrations/mysql");
 /// The oldest servers that have `JSON_TABLE`, and what of it the statements use.
 const NEEDED: &str = "MySQL 8.0.19 or MariaDB 10.6";
 
-/// How long is waited for a server to answer, or for a connection of the pool.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long a connection stays in the pool without work.
-const IDLE: Duration = Duration::from_secs(120);
-
 /// How long the server keeps a session that is silent: so long does a transaction outlive a host
-/// that went away without a word. Longer than [`IDLE`].
+/// that went away without a word.
 const SILENT: Duration = Duration::from_secs(300);
+
+/// Statements of this crate, with those of the reconciliation; each connection prepares each of them
+/// once. One that is not prepared takes 40 ms on TCP, as the driver writes it in two parts.
+const STATEMENTS: usize = 512;
 
 /// How a database is opened.
 #[derive(Clone)]
@@ -64,7 +59,7 @@ impl fmt::Debug for Options {
 #[derive(Debug, Clone)]
 pub struct Database {
     at: Arc<str>,
-    pool: MySqlPool,
+    pool: Arc<Pool>,
     skew: Arc<AtomicI64>,
     tokens: Arc<Tokens>,
 }
@@ -86,8 +81,7 @@ impl Database {
         let mut connection = target.connect().await?;
         target.check_schema(&mut connection).await?;
         target.check_rights(&mut connection).await?;
-        close(connection).await;
-        Ok(Self::new(options, target))
+        Ok(target.database(options, connection))
     }
 
     /// Opens a database and brings its schema up to date. Returns the migrations that were applied.
@@ -98,31 +92,11 @@ impl Database {
         let target = Target::new(options)?;
         let mut connection = target.connect().await?;
         let applied = target.migrate(&mut connection).await?;
-        close(connection).await;
-        Ok((Self::new(options, target), applied))
-    }
-
-    fn new(options: &Options, target: Target) -> Self {
-        let session: Arc<str> = session(options).into();
-        let pool = MySqlPoolOptions::new()
-            .max_connections(options.connections.max(1))
-            .acquire_timeout(PATIENCE)
-            .idle_timeout(IDLE)
-            .test_before_acquire(false)
-            .after_connect(move |connection, _| {
-                let session = session.to_string();
-                Box::pin(async move {
-                    let done = connection.execute(AssertSqlSafe(session)).await;
-                    done.map(drop)
-                })
-            })
-            .connect_lazy_with(target.options);
-        Self {
-            at: target.place.at.into(),
-            pool,
-            skew: Arc::default(),
-            tokens: Arc::default(),
-        }
+        target.check_rights(&mut connection).await?;
+        // Another connection for the store: this one has a lock and no timeout.
+        drop(connection.close().await);
+        let connection = target.connect().await?;
+        Ok((target.database(options, connection), applied))
     }
 
     /// The URL, password masked.
@@ -160,77 +134,42 @@ impl Database {
 
     /// Begins a transaction.
     ///
-    /// One that was left open is ended first. Without `autocommit` nothing is committed by itself,
-    /// not even after the server has rolled the transaction back; the savepoint tells whether it did.
-    pub(super) async fn begin(&self) -> Result<Transaction<'static, MySql>> {
-        const BEGIN: &str = "ROLLBACK; SET autocommit = 0; START TRANSACTION; SAVEPOINT orderonce_0";
-        self.begin_with(BEGIN).await
+    /// Without `autocommit` nothing is committed by itself, not even after the server has rolled the
+    /// transaction back; the savepoint tells whether it did.
+    pub(super) async fn begin(&self) -> Result<Pooled> {
+        const BEGIN: &str = "SET autocommit = 0; START TRANSACTION; SAVEPOINT orderonce_0";
+        self.pool.begin(BEGIN).await
     }
 
     /// Begins a transaction that only reads, all of it from one state of the database.
-    pub(super) async fn snapshot(&self) -> Result<Transaction<'static, MySql>> {
-        const SNAPSHOT: &str = "ROLLBACK; SET autocommit = 1; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+    pub(super) async fn snapshot(&self) -> Result<Pooled> {
+        const SNAPSHOT: &str = "
+            SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
             START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
-        self.begin_with(SNAPSHOT).await
+        self.pool.begin(SNAPSHOT).await
     }
 
-    async fn begin_with(&self, statement: &'static str) -> Result<Transaction<'static, MySql>> {
-        let pool = self.pool.clone();
-        uncancelled(async move {
-            let mut attempts = attempts(&pool);
-            loop {
-                attempts -= 1;
-                match pool.begin_with(statement).await {
-                    Err(error) if attempts > 0 && is_dead_connection(&error) => {}
-                    begun => return begun.map_err(from_sqlx),
-                }
-            }
-        })
-        .await
-    }
-
-    /// A connection that is alive, for statements that commit by themselves. Use it within
-    /// [`uncancelled`].
-    pub(super) async fn connection(&self) -> Result<PoolConnection<MySql>> {
-        const FREE: &str = "ROLLBACK; SET autocommit = 1";
-        let mut attempts = attempts(&self.pool);
-        loop {
-            attempts -= 1;
-            let mut connection = self.pool.acquire().await.map_err(from_sqlx)?;
-            match connection.execute(FREE).await {
-                Ok(_) => return Ok(connection),
-                Err(error) if attempts > 0 && is_dead_connection(&error) => {}
-                Err(error) => return Err(from_sqlx(error)),
-            }
-        }
-    }
-
-    /// Runs a statement that only reads.
+    /// Runs one statement and returns its rows.
     pub(super) async fn fetch(
         &self,
-        statement: Query<'static, MySql, MySqlArguments>,
+        statement: Query<'_, MySql, MySqlArguments>,
     ) -> Result<Vec<MySqlRow>> {
-        let database = self.clone();
-        uncancelled(async move {
-            let mut connection = database.connection().await?;
-            let rows = statement.fetch_all(&mut *connection).await;
-            rows.map_err(from_sqlx)
-        })
-        .await
+        self.pool.fetch(statement).await
     }
 
-    /// Runs a statement as a transaction of its own; returns how many rows it wrote.
-    pub(super) async fn execute(
+    /// Runs one statement as a transaction of its own; returns how many rows it wrote.
+    pub(super) async fn execute(&self, statement: Query<'_, MySql, MySqlArguments>) -> Result<u64> {
+        self.pool.execute(statement).await
+    }
+
+    /// Runs `before` and a statement that goes through whole tables, and returns its rows. It may take
+    /// as long as it takes.
+    pub(super) async fn scan(
         &self,
-        statement: Query<'static, MySql, MySqlArguments>,
-    ) -> Result<u64> {
-        let database = self.clone();
-        uncancelled(async move {
-            let mut connection = database.connection().await?;
-            let done = statement.execute(&mut *connection).await;
-            done.map(|done| done.rows_affected()).map_err(from_sqlx)
-        })
-        .await
+        before: Query<'_, MySql, MySqlArguments>,
+        statement: Query<'_, MySql, MySqlArguments>,
+    ) -> Result<Vec<MySqlRow>> {
+        self.pool.scan(before, statement).await
     }
 
     /// Bytes that no other claim has.
@@ -242,26 +181,6 @@ impl Database {
     pub async fn close(&self) {
         self.pool.close().await;
     }
-}
-
-/// All connections of a pool may be dead, as after a restart of the server; the next one is new.
-fn attempts(pool: &MySqlPool) -> u32 {
-    pool.size() + 1
-}
-
-/// Runs work to its end even if the caller is dropped. A connection that is left in the middle of
-/// an exchange would give its next user the answers of the last.
-pub(super) async fn uncancelled<T: Send + 'static>(
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    let task = tokio::spawn(work.in_current_span());
-    let done = task.await;
-    done.unwrap_or_else(|error| Err(Error::Unavailable(error.to_string())))
-}
-
-async fn close(connection: MySqlConnection) {
-    // It is at its end either way.
-    drop(connection.close().await);
 }
 
 /// The statements that set a session up. Each of the two servers reads only its own comment.
@@ -286,6 +205,7 @@ fn session(options: &Options) -> String {
 /// What a URL leads to.
 struct Target {
     place: Place,
+    session: Session,
     options: MySqlConnectOptions,
 }
 
@@ -304,13 +224,14 @@ impl Target {
                 url.scheme()
             )));
         }
+        let session = Session::new(&session(options), options.statement_timeout);
         let options = MySqlConnectOptions::from_url(&url)
             .map_err(|error| wrong(error.to_string()))?
             .charset("utf8mb4")
             .timezone(Some("+00:00".to_owned()))
             .pipes_as_concat(false)
             .no_engine_substitution(false)
-            .statement_cache_capacity(512);
+            .statement_cache_capacity(STATEMENTS);
         let database = options
             .get_database()
             .ok_or_else(|| wrong("it names no database, append /NAME".to_owned()))?
@@ -320,21 +241,28 @@ impl Target {
             database,
             at,
         };
-        Ok(Self { place, options })
+        Ok(Self {
+            place,
+            session,
+            options,
+        })
     }
 
-    /// Connects outside of the pool, which would hide why it cannot.
     async fn connect(&self) -> Result<MySqlConnection> {
-        let connecting = self.options.connect();
-        let connected = tokio::time::timeout(PATIENCE, connecting).await;
-        let connected = connected.map_err(|_| {
-            let problem = format!("no answer within {} s", PATIENCE.as_secs());
-            let at = self.place.at.clone();
-            Error::Setup(Setup::Unreachable { at, problem })
-        })?;
-        let mut connection = connected.map_err(|error| on_open(&self.place, error))?;
+        let connection = connect(&self.options, &self.session).await;
+        let mut connection = connection.map_err(|error| on_open(&self.place, error))?;
         self.check_version(&mut connection).await?;
         Ok(connection)
+    }
+
+    fn database(self, options: &Options, first: MySqlConnection) -> Database {
+        let pool = Pool::new(self.options, self.session, options.connections, first);
+        Database {
+            at: self.place.at.into(),
+            pool: Arc::new(pool),
+            skew: Arc::default(),
+            tokens: Arc::default(),
+        }
     }
 
     async fn check_version(&self, connection: &mut MySqlConnection) -> Result<()> {
@@ -410,6 +338,7 @@ impl Target {
         // The driver takes a lock too, in a way that MariaDB does not know.
         const LOCK: &str = "SELECT GET_LOCK(CONCAT('orderonce ', MD5(DATABASE())), ?)";
         let failed = |error| on_open(&self.place, error);
+        connection.execute(UNHURRIED).await.map_err(failed)?;
         let locked: Option<i64> = sqlx::query_scalar(LOCK)
             .bind(60)
             .fetch_one(&mut *connection)
@@ -528,7 +457,10 @@ mod tests {
             ("mysql://app:hunter2@db:3306/o", "mysql://app:***@db:3306/o"),
             ("mysql://app:hun/t@r2@db/o", "mysql://app:***@db/o"),
             ("mysql:app:hunter2@db", "mysql:***@db"),
-            ("mariadb://app@db/o?ssl-ca=/a@b", "mariadb://app@db/o?ssl-ca=/a@b"),
+            (
+                "mariadb://app@db/o?ssl-ca=/a@b",
+                "mariadb://app@db/o?ssl-ca=/a@b",
+            ),
             ("mysql://db/o", "mysql://db/o"),
         ];
         for (url, shown) in table {

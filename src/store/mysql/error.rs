@@ -20,6 +20,8 @@ mod number {
     pub(super) const TABLE_FULL: u16 = 1114;
     pub(super) const HOST_BLOCKED: u16 = 1129;
     pub(super) const HOST_NOT_ALLOWED: u16 = 1130;
+    pub(super) const NO_COLUMN: u16 = 1054;
+    pub(super) const NO_TABLE: u16 = 1146;
     pub(super) const NO_RIGHT_TO_TABLE: u16 = 1142;
     pub(super) const NO_RIGHT_TO_COLUMN: u16 = 1143;
     pub(super) const PACKET_TOO_LARGE: u16 = 1153;
@@ -94,7 +96,8 @@ fn is_lost_race(number: u16) -> bool {
 }
 
 /// Whether the statement itself is at fault: its data, or its text if it is a handler's own. There
-/// are hundreds of such numbers, so those of the server's troubles are named instead.
+/// are hundreds of such numbers, so those of the server's troubles are named instead. Among them is
+/// a schema, or a right, that is no longer what it was when the database was opened.
 fn is_of_data(number: u16) -> bool {
     let is_trouble = matches!(
         number,
@@ -112,6 +115,8 @@ fn is_of_data(number: u16) -> bool {
             | number::HOST_NOT_ALLOWED
             | number::NO_RIGHT_TO_TABLE
             | number::NO_RIGHT_TO_COLUMN
+            | number::NO_COLUMN
+            | number::NO_TABLE
             | number::TOO_MANY_CONNECTIONS_OF_USER
             | number::LOCK_TABLE_FULL
             | number::USER_LIMIT
@@ -126,9 +131,8 @@ fn is_of_data(number: u16) -> bool {
             | number::QUERY_TIMEOUT
             | number::IDLE_TOO_LONG
     );
-    let is_trouble = is_trouble
-        || number::NETWORK.contains(&number)
-        || number::ACCOUNT_LOCKED.contains(&number);
+    let is_trouble =
+        is_trouble || number::NETWORK.contains(&number) || number::ACCOUNT_LOCKED.contains(&number);
     !is_trouble && !is_lost_race(number)
 }
 
@@ -138,20 +142,28 @@ pub(super) fn spares_transaction(error: &sqlx::Error) -> bool {
     let Some(number) = error_number(error) else {
         return false;
     };
-    // The server closes the connection after a packet that is too large.
-    number == number::DUPLICATE || is_of_data(number) && number != number::PACKET_TOO_LARGE
+    number == number::DUPLICATE || is_of_data(number) && !ends_connection(error)
 }
 
-/// Whether a connection of the pool turned out to be dead, so that another one may do.
-pub(super) fn is_dead_connection(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => true,
-        _ => error_number(error).is_some_and(|number| {
+/// Whether the connection is of no use any more: it is lost, or the server only reads since a
+/// failover.
+pub(super) fn ends_connection(error: &sqlx::Error) -> bool {
+    match error_number(error) {
+        Some(number) => {
             matches!(
                 number,
-                number::SERVER_SHUTDOWN | number::CONNECTION_KILLED | number::IDLE_TOO_LONG
+                number::SERVER_SHUTDOWN
+                    | number::PACKET_TOO_LARGE
+                    | number::CONNECTION_KILLED
+                    | number::IDLE_TOO_LONG
+                    | number::READ_ONLY
+                    | number::READ_ONLY_MODE
             ) || number::NETWORK.contains(&number)
-        }),
+        }
+        None => !matches!(
+            error,
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Encode(_) | sqlx::Error::RowNotFound
+        ),
     }
 }
 
@@ -197,6 +209,10 @@ pub(super) fn on_open(place: &Place, error: sqlx::Error) -> Error {
         Some(_) => return Error::Unavailable(format!("{at}: {problem}")),
         None => match error {
             sqlx::Error::Tls(_) => Setup::Tls { at, problem },
+            // rustls answers so to a certificate that it does not trust.
+            sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Setup::Tls { at, problem }
+            }
             sqlx::Error::Configuration(_) => Setup::Url { at, problem },
             sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => Setup::Unreachable { at, problem },
             _ => return Error::Unavailable(format!("{at}: {problem}")),

@@ -1,6 +1,5 @@
 //! What happened, for people. Nothing here writes or locks.
 
-use super::connect::uncancelled;
 use super::outbox::outbox_row;
 use super::parking::parked;
 use super::set::{Reader, Text};
@@ -41,39 +40,33 @@ impl History for MySqlStore {
             FROM orders AS o
             LEFT JOIN reservation AS r ON r.order_id = o.order_id
             WHERE o.order_id = ?";
-        let order_id = order_id.to_owned();
-        let database = self.database.clone();
-        uncancelled(async move {
-            let mut tx = database.snapshot().await?;
-            let row: Option<SummaryRow> = sqlx::query_as(ORDER_SUMMARY)
-                .bind(&order_id)
-                .fetch_optional(&mut *tx)
-                .await
-                .map_err(from_sqlx)?;
-            let Some(row) = row else { return Ok(None) };
-            let earned = earned(&mut tx, &order_id).await?;
-            row.summary(earned).map(Some)
-        })
-        .await
+        let mut tx = self.database.snapshot().await?;
+        let row: Option<SummaryRow> = sqlx::query_as(ORDER_SUMMARY)
+            .bind(order_id)
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(from_sqlx)?;
+        let summary = match row {
+            Some(row) => Some(row.summary(earned(&mut tx, order_id).await?)?),
+            None => None,
+        };
+        tx.end("COMMIT").await?;
+        Ok(summary)
     }
 
     async fn timeline(&self, order_id: &str) -> Result<Vec<Moment>> {
-        let order_id = order_id.to_owned();
-        let database = self.database.clone();
-        uncancelled(async move {
-            let mut tx = database.snapshot().await?;
-            let mut moments = created(&mut tx, &order_id).await?;
-            moments.extend(payments(&mut tx, &order_id).await?);
-            moments.extend(refunds(&mut tx, &order_id).await?);
-            moments.extend(steps(&mut tx, &order_id).await?);
-            moments.extend(reservation(&mut tx, &order_id).await?);
-            moments.extend(stock_flows(&mut tx, &order_id).await?);
-            moments.extend(account_flows(&mut tx, &order_id).await?);
-            // A stable sort: at one moment the tables stay in the order above.
-            moments.sort_by_key(|moment| moment.at);
-            Ok(moments)
-        })
-        .await
+        let mut tx = self.database.snapshot().await?;
+        let mut moments = created(&mut tx, order_id).await?;
+        moments.extend(payments(&mut tx, order_id).await?);
+        moments.extend(refunds(&mut tx, order_id).await?);
+        moments.extend(steps(&mut tx, order_id).await?);
+        moments.extend(reservation(&mut tx, order_id).await?);
+        moments.extend(stock_flows(&mut tx, order_id).await?);
+        moments.extend(account_flows(&mut tx, order_id).await?);
+        tx.end("COMMIT").await?;
+        // A stable sort: at one moment the tables stay in the order above.
+        moments.sort_by_key(|moment| moment.at);
+        Ok(moments)
     }
 
     async fn claims_about(&self, subject: &str) -> Result<Vec<ClaimRow>> {
@@ -160,7 +153,9 @@ impl History for MySqlStore {
         let status = filter.status.map(<&'static str>::from);
         select = select.bind(role.clone()).bind(role);
         select = select.bind(status).bind(status);
-        select = select.bind(filter.reason.clone()).bind(filter.reason.clone());
+        select = select
+            .bind(filter.reason.clone())
+            .bind(filter.reason.clone());
         let rows = self.database.fetch(select.bind(limit)).await?;
         rows.iter().map(dead_letter).collect()
     }
@@ -171,7 +166,10 @@ impl History for MySqlStore {
                 status, died_at, actor, actor_reason
             FROM dead_letter
             WHERE id = ?";
-        let rows = self.database.fetch(sqlx::query(DEAD_LETTER).bind(id)).await?;
+        let rows = self
+            .database
+            .fetch(sqlx::query(DEAD_LETTER).bind(id))
+            .await?;
         rows.first().map(dead_letter).transpose()
     }
 
@@ -185,7 +183,11 @@ impl History for MySqlStore {
             let row = Reader::new(row, "idempotent_record", 2);
             let (role, outcome) = (row.text(0)?.to_owned(), row.text(1)?.to_owned());
             let count: i64 = row.get(2)?;
-            Ok((RoleName::new(role), outcome, u64::try_from(count).unwrap_or(0)))
+            Ok((
+                RoleName::new(role),
+                outcome,
+                u64::try_from(count).unwrap_or(0),
+            ))
         });
         counts.collect()
     }
@@ -282,16 +284,7 @@ const REFUNDS: &str = "
     WHERE order_id = ?
     ORDER BY created_at, provider, refund_no";
 async fn refunds(connection: &mut MySqlConnection, order_id: &str) -> Result<Vec<Moment>> {
-    type Row = (
-        i64,
-        i64,
-        Text,
-        Text,
-        Option<Text>,
-        Text,
-        i64,
-        Text,
-    );
+    type Row = (i64, i64, Text, Text, Option<Text>, Text, i64, Text);
     let rows: Vec<Row> = sqlx::query_as(REFUNDS)
         .bind(order_id)
         .fetch_all(connection)

@@ -24,6 +24,7 @@ mod inventory;
 mod orders;
 mod outbox;
 mod parking;
+mod pool;
 mod set;
 mod tx;
 
@@ -31,7 +32,7 @@ pub use connect::{Database, Options};
 pub use error::from_sqlx;
 pub use tx::MySqlTx;
 
-use super::{Error, Result, Store, Tx};
+use super::{Result, Store, Tx};
 use async_trait::async_trait;
 
 /// The store in a database of a MySQL or MariaDB server.
@@ -57,8 +58,7 @@ impl MySqlStore {
 #[async_trait]
 impl Store for MySqlStore {
     async fn begin(&self) -> Result<Box<dyn Tx>> {
-        let transaction = self.database.begin().await.map_err(as_locked)?;
-        Ok(Box::new(MySqlTx::new(transaction, self.database.clone())))
+        Ok(Box::new(MySqlTx::begin(&self.database).await?))
     }
 
     async fn ping(&self) -> Result<()> {
@@ -68,15 +68,5 @@ impl Store for MySqlStore {
 
     async fn close(&self) {
         self.database.close().await;
-    }
-}
-
-/// What is met before anything was read says nothing of the data that was to be written: it costs
-/// time and no attempt, as if the database were away.
-fn as_locked(error: Error) -> Error {
-    if let Error::Conflict(busy) = error {
-        Error::Unavailable(busy)
-    } else {
-        error
     }
 }

@@ -1,9 +1,9 @@
 //! `outbox`, `lease`.
 
 use super::set::{Bytes, Reader, json, json_by, keys, text_of};
-use super::{MySqlStore, MySqlTx, from_sqlx};
+use super::{MySqlStore, MySqlTx};
 use crate::domain::{RoleName, Timestamp};
-use crate::store::{Lease, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result};
+use crate::store::{Lease, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result, Tx};
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use std::time::Duration;
@@ -73,26 +73,19 @@ impl Outbox for MySqlStore {
                 until = IF(lease.holder = asked.holder, asked.until, lease.until)";
         const HELD: &str = "SELECT fence, until FROM lease WHERE name = ? AND holder = ?";
         let now = self.database.now().await?;
-        let mut transaction = self.database.begin().await?;
-        sqlx::query(LEASE)
+        let mut tx = MySqlTx::begin(&self.database).await?;
+        let take = sqlx::query(LEASE)
             .bind(name)
             .bind(holder)
             .bind(now.plus(duration).0)
-            .bind(now.0)
-            .execute(&mut *transaction)
-            .await
-            .map_err(from_sqlx)?;
-        let row = sqlx::query(HELD)
-            .bind(name)
-            .bind(holder)
-            .fetch_optional(&mut *transaction)
-            .await
-            .map_err(from_sqlx)?;
-        transaction.commit().await.map_err(from_sqlx)?;
-        let Some(row) = row else {
+            .bind(now.0);
+        tx.execute(take).await?;
+        let held = tx.fetch(sqlx::query(HELD).bind(name).bind(holder)).await?;
+        Box::new(tx).commit().await?;
+        let Some(row) = held.first() else {
             return Ok(None);
         };
-        let row = Reader::new(&row, "lease", 0);
+        let row = Reader::new(row, "lease", 0);
         Ok(Some(Lease {
             fence: row.get(0)?,
             until: Timestamp(row.get(1)?),
@@ -101,9 +94,7 @@ impl Outbox for MySqlStore {
 
     async fn give_back_lease(&self, name: &str, lease: Lease) -> Result<()> {
         const GIVE_BACK: &str = "UPDATE lease SET until = 0 WHERE name = ? AND fence = ?";
-        let update = sqlx::query(GIVE_BACK)
-            .bind(name.to_owned())
-            .bind(lease.fence);
+        let update = sqlx::query(GIVE_BACK).bind(name).bind(lease.fence);
         self.database.execute(update).await.map(drop)
     }
 
@@ -137,7 +128,7 @@ impl Outbox for MySqlStore {
         }
         let delete = sqlx::query(REMOVE)
             .bind(keys(ids)?)
-            .bind(name.to_owned())
+            .bind(name)
             .bind(lease.fence);
         self.database.execute(delete).await
     }

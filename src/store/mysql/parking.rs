@@ -138,7 +138,11 @@ impl Parking for MySqlTx {
             return Ok(Vec::new());
         }
         let mut taken = rows.iter().map(parked).collect::<Result<Vec<_>>>()?;
-        let set = keys(taken.iter().map(|row| (row.role.as_str(), row.key.as_str())))?;
+        let set = keys(
+            taken
+                .iter()
+                .map(|row| (row.role.as_str(), row.key.as_str())),
+        )?;
         let deleted = self.execute(sqlx::query(TAKE).bind(set)).await?;
         all_written("parked_event", deleted, taken.len())?;
         taken.sort_by(|a, b| {

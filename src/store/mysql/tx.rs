@@ -1,6 +1,7 @@
 //! A transaction.
 
 use super::error::spares_transaction;
+use super::pool::Pooled;
 use super::set::all_written;
 use super::{Database, from_sqlx};
 use crate::domain::Timestamp;
@@ -8,32 +9,29 @@ use crate::store::{Connection, Error, Result, Tx};
 use async_trait::async_trait;
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Executor, MySql, Transaction};
+use sqlx::{AssertSqlSafe, MySql, SqlSafeStr};
 
-/// A transaction, READ COMMITTED.
+/// A transaction. Each of its statements sees what was committed before the statement.
 #[derive(Debug)]
 pub struct MySqlTx {
-    transaction: Transaction<'static, MySql>,
+    connection: Pooled,
     database: Database,
     /// Savepoints that are set. A second one of the same name would take the first away, so each has
     /// its number in its name.
     savepoints: u32,
-    /// Whether somebody else has had the connection, whose statements may have failed unseen.
-    lent: bool,
     /// The server rolls back the whole transaction on a deadlock, and other errors leave it in doubt.
     /// What ran after that would run outside of it: so nothing runs any more.
     failed: Option<Error>,
 }
 
 impl MySqlTx {
-    pub(super) fn new(transaction: Transaction<'static, MySql>, database: Database) -> Self {
-        Self {
-            transaction,
-            database,
+    pub(super) async fn begin(database: &Database) -> Result<Self> {
+        Ok(Self {
+            connection: database.begin().await?,
+            database: database.clone(),
             savepoints: 0,
-            lent: false,
             failed: None,
-        }
+        })
     }
 
     /// Runs a statement and returns how many rows it wrote, or found as they should be.
@@ -42,8 +40,8 @@ impl MySqlTx {
         statement: Query<'_, MySql, MySqlArguments>,
     ) -> Result<u64> {
         self.check()?;
-        let done = statement.execute(&mut *self.transaction).await;
-        self.note(done).map(|done| done.rows_affected())
+        let done = self.connection.execute(statement).await;
+        self.note(done)
     }
 
     /// Runs a statement and returns its rows.
@@ -52,7 +50,7 @@ impl MySqlTx {
         statement: Query<'_, MySql, MySqlArguments>,
     ) -> Result<Vec<MySqlRow>> {
         self.check()?;
-        let rows = statement.fetch_all(&mut *self.transaction).await;
+        let rows = self.connection.fetch(statement).await;
         self.note(rows)
     }
 
@@ -78,8 +76,8 @@ impl MySqlTx {
     async fn on_savepoint(&mut self, verb: &str, number: u32) -> Result<()> {
         self.check()?;
         let statement = AssertSqlSafe(format!("{verb} orderonce_{number}"));
-        let done = self.transaction.execute(statement).await;
-        self.note(done).map(drop)
+        let done = self.connection.run(statement.into_sql_str()).await;
+        self.note(done)
     }
 
     fn check(&self) -> Result<()> {
@@ -110,20 +108,15 @@ impl Tx for MySqlTx {
 
     // The savepoint of the beginning is gone if the transaction is: what a handler wrote after a
     // deadlock that it kept to itself belongs to another one, and goes with it.
-    async fn commit(mut self: Box<Self>) -> Result<()> {
-        if self.lent {
-            self.on_savepoint("RELEASE SAVEPOINT", 0).await?;
-        }
+    async fn commit(self: Box<Self>) -> Result<()> {
         self.check()?;
-        self.transaction.commit().await.map_err(from_sqlx)
+        self.connection
+            .end("RELEASE SAVEPOINT orderonce_0; COMMIT")
+            .await
     }
 
     async fn rollback(self: Box<Self>) -> Result<()> {
-        if self.failed.is_some() {
-            // Perhaps there is nothing left to roll back; dropping it finds out.
-            return Ok(());
-        }
-        self.transaction.rollback().await.map_err(from_sqlx)
+        self.connection.end("ROLLBACK").await
     }
 
     async fn savepoint(&mut self) -> Result<()> {
@@ -147,7 +140,6 @@ impl Tx for MySqlTx {
     }
 
     fn connection(&mut self) -> Connection<'_> {
-        self.lent = true;
-        Connection::MySql(&mut self.transaction)
+        Connection::MySql(&mut self.connection)
     }
 }
