@@ -3,11 +3,12 @@
 //! What lives here: the traits, the topology as data, and a folder per broker. What deliberately
 //! does not: what a message means, and when it may be acknowledged, which the worker decides.
 
+pub mod amqp;
 pub mod embedded;
 mod error;
 mod topology;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, Setup};
 pub use topology::Topology;
 
 use crate::domain::RoleName;
@@ -129,26 +130,29 @@ pub trait Publisher: Send + Sync {
 pub struct Depth {
     /// Waiting to be delivered.
     pub ready: u64,
-    /// Delivered and not settled.
-    pub unsettled: u64,
-    /// Waiting for a delay to pass.
+    /// Delivered and not settled; `None` if the broker does not tell.
+    pub unsettled: Option<u64>,
+    /// Waiting for a delay to pass. Where the roles share what holds them, those of all roles.
     pub delayed: u64,
+    /// Set aside because they seem to kill the process.
+    pub crashed: u64,
 }
 
 impl Depth {
-    /// All messages of the queue.
+    /// All messages that the broker tells of. One that keeps its unsettled ones to itself may hold
+    /// more.
     #[must_use]
     pub fn total(self) -> u64 {
-        self.ready + self.unsettled + self.delayed
+        self.ready + self.unsettled.unwrap_or(0) + self.delayed + self.crashed
     }
 }
 
-/// How a connection is.
+/// How a connection to the broker is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionState {
     /// What it is for.
     pub name: &'static str,
-    /// Where it goes, without passwords.
+    /// The host that is in use, or was tried last, password masked.
     pub at: String,
     /// How it is.
     pub state: State,
@@ -156,14 +160,14 @@ pub struct ConnectionState {
     pub since: SystemTime,
 }
 
-/// How a connection is, in short.
+/// What a connection is good for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// It works.
     Up,
-    /// It works, but the other side takes nothing new, and why.
+    /// The broker takes no messages over it, and why.
     Blocked(String),
-    /// It is away, and what the last attempt said.
+    /// It is not there, and why.
     Down(String),
 }
 
@@ -203,7 +207,7 @@ pub trait Broker: Send + Sync + 'static {
     /// [`Error::UnknownQueue`], [`Error::Unavailable`].
     async fn depth(&self, role: &RoleName) -> Result<Depth>;
 
-    /// How the connections to it are; empty if it needs none.
+    /// How the connections to the broker are; none if it needs none.
     fn connections(&self) -> Vec<ConnectionState> {
         Vec::new()
     }

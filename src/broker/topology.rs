@@ -43,6 +43,12 @@ impl Topology {
         self.queues.contains_key(role)
     }
 
+    /// The types that go to the queue of a role.
+    pub fn types(&self, role: &RoleName) -> impl Iterator<Item = &str> {
+        let types = self.queues.get(role).into_iter().flatten();
+        types.map(String::as_str)
+    }
+
     /// The roles whose queues a message of this type goes to.
     pub fn routes(&self, event_type: &str) -> impl Iterator<Item = &RoleName> {
         self.queues

@@ -87,6 +87,26 @@ fn of_broker(error: &broker::Error) -> u8 {
     match error {
         broker::Error::Unavailable(_) => UNREACHABLE,
         broker::Error::UnknownQueue(_) => USAGE,
+        broker::Error::Setup(setup) => of_broker_setup(setup),
+    }
+}
+
+fn of_broker_setup(setup: &broker::Setup) -> u8 {
+    match setup {
+        broker::Setup::Unreachable { .. }
+        | broker::Setup::NotABroker { .. }
+        | broker::Setup::Tls { .. }
+        | broker::Setup::Login { .. }
+        | broker::Setup::VirtualHost { .. }
+        | broker::Setup::Permission { .. }
+        | broker::Setup::ServerTooOld { .. } => UNREACHABLE,
+        broker::Setup::Url { .. }
+        | broker::Setup::CaFile { .. }
+        | broker::Setup::Missing { .. }
+        | broker::Setup::Mismatch { .. }
+        | broker::Setup::NoDeadLetters { .. }
+        | broker::Setup::SameName { .. }
+        | broker::Setup::Refused { .. } => USAGE,
     }
 }
 

@@ -144,6 +144,27 @@ impl Url {
         Self(url.into())
     }
 
+    /// The URLs, if it is several with commas between them. A comma may be part of a password: the next
+    /// URL begins where a scheme follows it.
+    pub fn split(&self) -> impl Iterator<Item = &str> {
+        let scheme = self.0.split_once("://").map(|(scheme, _)| scheme);
+        let begins = move |at: &usize| {
+            scheme.is_some_and(|scheme| {
+                let rest = self.0[at + 1..].trim_start();
+                let rest = rest.strip_prefix(scheme.trim_end_matches('s'));
+                rest.is_some_and(|rest| rest.trim_start_matches('s').starts_with("://"))
+            })
+        };
+        let commas = self.0.match_indices(',').map(|(at, _)| at);
+        let ends = commas.filter(begins).chain([self.0.len()]);
+        let mut start = 0;
+        ends.map(move |end| {
+            let url = self.0[start..end].trim();
+            start = (end + 1).min(self.0.len());
+            url
+        })
+    }
+
     /// The whole URL, with its password: not for logs.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -151,24 +172,13 @@ impl Url {
 }
 
 impl fmt::Display for Url {
-    /// Writes `***` in place of a password, even if the URL is malformed. Of several URLs with commas
-    /// between them, each is masked.
+    /// Writes `***` in place of a password, even if the URL is malformed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A comma may be part of a password: the next URL begins where a scheme follows it.
-        let scheme = self.0.split_once("://").map(|(scheme, _)| scheme);
-        let begins = |at: &usize| {
-            scheme.is_some_and(|scheme| {
-                let rest = self.0[at + 1..].trim_start().trim_start_matches(scheme);
-                rest.trim_start_matches('s').starts_with("://")
-            })
-        };
-        let commas = self.0.match_indices(',').map(|(at, _)| at);
-        let mut start = 0;
-        for comma in commas.filter(begins) {
-            write!(f, "{},", masked(&self.0[start..comma]))?;
-            start = comma + 1;
+        for (place, url) in self.split().enumerate() {
+            let comma = if place > 0 { "," } else { "" };
+            write!(f, "{comma}{}", masked(url))?;
         }
-        f.write_str(&masked(&self.0[start..]))
+        Ok(())
     }
 }
 

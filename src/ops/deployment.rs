@@ -1,5 +1,6 @@
 //! What a configuration describes, opened.
 
+use crate::broker::amqp::{self, Amqp};
 use crate::broker::embedded::{self, Embedded};
 use crate::broker::{self, Broker, Topology};
 use crate::config::Config;
@@ -46,6 +47,20 @@ pub struct Migrated {
     pub database: String,
     /// Migrations that were applied now, by number.
     pub applied: Vec<i64>,
+    /// What was declared at the broker, unless it is the embedded queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queues: Option<Declared>,
+}
+
+/// What a migration declared at a broker.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Declared {
+    /// The broker.
+    pub broker: String,
+    /// Exchanges and queues that were not there before.
+    pub created: Vec<String>,
+    /// Whatever is there already and works, but not as well as what would have been created.
+    pub warnings: Vec<String>,
 }
 
 impl std::fmt::Display for Migrated {
@@ -53,7 +68,17 @@ impl std::fmt::Display for Migrated {
         for number in &self.applied {
             writeln!(f, "applied migration {number:04}")?;
         }
-        writeln!(f, "{} is up to date", self.database)
+        writeln!(f, "{} is up to date", self.database)?;
+        let Some(queues) = &self.queues else {
+            return Ok(());
+        };
+        for created in &queues.created {
+            writeln!(f, "created {created}")?;
+        }
+        for warning in &queues.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
+        writeln!(f, "{} is up to date", queues.broker)
     }
 }
 
@@ -105,9 +130,21 @@ impl Deployment {
             file,
         };
         let url = config.store.url.to_string();
+        let queues = if config.broker.url.as_str() == EMBEDDED {
+            None
+        } else {
+            let options = amqp_options(config);
+            let migration = Amqp::migrate(&options, topology).await?;
+            Some(Declared {
+                broker: config.broker.url.to_string(),
+                created: migration.created,
+                warnings: migration.warnings,
+            })
+        };
         let migrated = Migrated {
             database: url.strip_prefix("sqlite://").unwrap_or(&url).to_owned(),
             applied,
+            queues,
         };
         Ok((deployment, migrated))
     }
@@ -133,7 +170,19 @@ impl Deployment {
             });
             return Ok(Arc::new(queue?));
         }
-        Err(broker::Error::Unavailable("no broker".to_owned()))
+        let amqp = Amqp::open(&amqp_options(config), topology).await?;
+        Ok(Arc::new(amqp))
+    }
+
+    /// Deletes the broker's exchanges and queues, with what they hold. The embedded queue stays.
+    ///
+    /// # Errors
+    /// As [`Self::broker`].
+    pub(super) async fn remove_queues(&self, topology: Topology) -> broker::Result<()> {
+        if self.config.broker.url.as_str() == EMBEDDED {
+            return Ok(());
+        }
+        Amqp::remove(&amqp_options(&self.config), topology).await
     }
 
     /// The embedded queue, if that is the broker.
@@ -234,6 +283,20 @@ fn sqlite_options(config: &Config) -> sqlite::Options {
         path: PathBuf::from(url.strip_prefix("sqlite://").unwrap_or(url)),
         busy_timeout: config.store.busy_timeout,
         readers: config.store.reader_connections,
+    }
+}
+
+fn amqp_options(config: &Config) -> amqp::Options {
+    let broker = &config.broker;
+    let hosts = broker.url.split().map(str::to_owned).collect();
+    let ca_file = Some(&broker.ca_file).filter(|path| !path.is_empty());
+    amqp::Options {
+        ca_file: ca_file.map(PathBuf::from),
+        exchange: format!("{}.events", broker.prefix),
+        prefix: format!("{}.", broker.prefix),
+        delivery_limit: broker.delivery_limit,
+        window: config.relay.window,
+        ..amqp::Options::new(hosts)
     }
 }
 

@@ -132,8 +132,6 @@ impl Broker for Embedded {
         .await
     }
 
-    /// A row at the delivery limit counts as unsettled: nobody waits for it any more, and it was
-    /// delivered and not settled.
     async fn depth(&self, role: &RoleName) -> Result<Depth> {
         self.wake(role)?;
         Ok(rows::depth(&self.shared, role).await?)

@@ -387,14 +387,15 @@ pub(super) async fn forget_crashed(shared: &Shared, queue: &RoleName, tags: &[Ta
 const DEPTH: &str = "
     SELECT
         count(*) FILTER (WHERE visible_at <= ?2 AND unsettled < ?3),
-        count(*) FILTER (WHERE iif(visible_at <= ?2, unsettled >= ?3, leased = 1)),
-        count(*) FILTER (WHERE visible_at > ?2 AND leased = 0)
+        count(*) FILTER (WHERE visible_at > ?2 AND leased = 1),
+        count(*) FILTER (WHERE visible_at > ?2 AND leased = 0),
+        count(*) FILTER (WHERE visible_at <= ?2 AND unsettled >= ?3)
     FROM queue_message
     WHERE queue = ?1 AND acked_at IS NULL";
 
 /// Counts the rows of a queue, each once.
 pub(super) async fn depth(shared: &Shared, queue: &RoleName) -> Result<Depth> {
-    let (ready, unsettled, delayed): (i64, i64, i64) = sqlx::query_as(DEPTH)
+    let (ready, unsettled, delayed, crashed): (i64, i64, i64, i64) = sqlx::query_as(DEPTH)
         .bind(queue.as_str())
         .bind(shared.database.now().0)
         .bind(shared.options.delivery_limit)
@@ -403,8 +404,9 @@ pub(super) async fn depth(shared: &Shared, queue: &RoleName) -> Result<Depth> {
         .map_err(from_sqlx)?;
     Ok(Depth {
         ready: ready.unsigned_abs(),
-        unsettled: unsettled.unsigned_abs(),
+        unsettled: Some(unsettled.unsigned_abs()),
         delayed: delayed.unsigned_abs(),
+        crashed: crashed.unsigned_abs(),
     })
 }
 
