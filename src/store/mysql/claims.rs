@@ -13,7 +13,8 @@ const TABLE: &str = "idempotent_record";
 impl Claims for MySqlTx {
     // Differs from Postgres: nothing tells which rows were inserted. Each claim writes a token of its
     // own, and a key whose row has it was free, also if it had been taken by a transaction that was
-    // waited for and then rolled back. The update changes nothing; it locks what was taken.
+    // waited for and then rolled back. The update changes nothing; it locks what was taken. Without
+    // WHERE the parser takes its ON for the join's.
     async fn claim(
         &mut self,
         role: &RoleName,
@@ -33,6 +34,7 @@ impl Claims for MySqlTx {
                 fingerprint BIGINT PATH '$[2]',
                 message_id LONGBLOB PATH '$[3]',
                 body LONGBLOB PATH '$[4]')) AS new
+            WHERE TRUE
             ON DUPLICATE KEY UPDATE role = idempotent_record.role";
         if claims.is_empty() {
             return Ok(Vec::new());

@@ -1,6 +1,6 @@
 //! Opens the database: a pool of connections whose sessions are all set up alike.
 
-use super::error::{Place, on_open};
+use super::error::{Place, on_open, problem_of};
 use super::pool::{Pool, Pooled, Session, UNHURRIED, connect};
 use super::set::Reader;
 use crate::domain::Timestamp;
@@ -81,7 +81,7 @@ impl Database {
         let mut connection = target.connect().await?;
         target.check_schema(&mut connection).await?;
         target.check_rights(&mut connection).await?;
-        Ok(target.database(options, connection))
+        target.database(options, connection).await
     }
 
     /// Opens a database and brings its schema up to date. Returns the migrations that were applied.
@@ -96,7 +96,8 @@ impl Database {
         // Another connection for the store: this one has a lock and no timeout.
         drop(connection.close().await);
         let connection = target.connect().await?;
-        Ok((target.database(options, connection), applied))
+        let database = target.database(options, connection).await?;
+        Ok((database, applied))
     }
 
     /// The URL, password masked.
@@ -226,7 +227,7 @@ impl Target {
         }
         let session = Session::new(&session(options), options.statement_timeout);
         let options = MySqlConnectOptions::from_url(&url)
-            .map_err(|error| wrong(error.to_string()))?
+            .map_err(|error| wrong(problem_of(&error)))?
             .charset("utf8mb4")
             .timezone(Some("+00:00".to_owned()))
             .pipes_as_concat(false)
@@ -255,14 +256,14 @@ impl Target {
         Ok(connection)
     }
 
-    fn database(self, options: &Options, first: MySqlConnection) -> Database {
+    async fn database(self, options: &Options, first: MySqlConnection) -> Result<Database> {
         let pool = Pool::new(self.options, self.session, options.connections, first);
-        Database {
+        Ok(Database {
             at: self.place.at.into(),
-            pool: Arc::new(pool),
+            pool: Arc::new(pool.await?),
             skew: Arc::default(),
             tokens: Arc::default(),
-        }
+        })
     }
 
     async fn check_version(&self, connection: &mut MySqlConnection) -> Result<()> {

@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 #[async_trait]
 impl DeadLetters for MySqlTx {
     async fn bury(&mut self, now: Timestamp, letters: &[NewDeadLetter<'_>]) -> Result<()> {
-        // The status is set last: each column sees those before it as they are by then.
+        // WHERE TRUE: without it the parser takes ON for the join's. The status is set last: each column
+        // sees those before it as they are by then.
         const BURY: &str = "
             INSERT INTO dead_letter
                 (role, message_id, `key`, reason, detail, headers, deliveries, digest, raw, died_at)
@@ -28,6 +29,7 @@ impl DeadLetters for MySqlTx {
                 digest BIGINT PATH '$[7]',
                 start BIGINT PATH '$[8]',
                 length BIGINT PATH '$[9]')) AS new
+            WHERE TRUE
             ON DUPLICATE KEY UPDATE
                 deaths = dead_letter.deaths + (dead_letter.status = 'REPLAYED'),
                 died_at = IF(dead_letter.status = 'REPLAYED', ?, dead_letter.died_at),

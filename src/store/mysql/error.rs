@@ -178,15 +178,22 @@ pub(super) struct Place {
     pub(super) database: String,
 }
 
+/// What is wrong, without the driver's words for the kind of error.
+pub(super) fn problem_of(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(error) => error.message().to_owned(),
+        sqlx::Error::Io(error) => error.to_string(),
+        sqlx::Error::Tls(error) | sqlx::Error::Configuration(error) => error
+            .downcast_ref()
+            .map_or_else(|| error.to_string(), problem_of),
+        other => other.to_string(),
+    }
+}
+
 /// Classifies an error of opening the database, naming it and the remedy.
 pub(super) fn on_open(place: &Place, error: sqlx::Error) -> Error {
     let (at, user) = (place.at.clone(), place.user.clone());
-    let problem = match &error {
-        sqlx::Error::Database(database) => database.message().to_owned(),
-        sqlx::Error::Io(error) => error.to_string(),
-        sqlx::Error::Tls(error) | sqlx::Error::Configuration(error) => error.to_string(),
-        _ => error.to_string(),
-    };
+    let problem = problem_of(&error);
     let setup = match error_number(&error) {
         Some(number::WRONG_LOGIN | number::WRONG_LOGIN_NO_PASSWORD) => {
             Setup::Login { at, user, problem }

@@ -87,25 +87,25 @@ pub(super) struct Pooled {
 
 impl Pool {
     /// A pool that so far holds `first`.
-    pub(super) fn new(
+    pub(super) async fn new(
         options: MySqlConnectOptions,
         session: Session,
         size: u32,
         first: MySqlConnection,
-    ) -> Self {
+    ) -> Result<Self> {
         let size = size.max(1);
         let idle = Idle {
-            connection: first,
+            connection: counted(first).await.map_err(from_sqlx)?,
             since: Instant::now(),
             commits: true,
         };
-        Self {
+        Ok(Self {
             options,
             session,
             size,
             permits: Arc::new(Semaphore::new(usize::try_from(size).unwrap_or(1))),
             idle: Mutex::new(vec![idle]),
-        }
+        })
     }
 
     /// Begins a transaction, on a connection that is replaced if the server has closed it since.
@@ -195,8 +195,9 @@ impl Pool {
         let (connection, idle_for, commits) = match idle {
             Some(idle) => (idle.connection, Some(idle.since.elapsed()), idle.commits),
             None => {
-                let connection = connect(&self.options, &self.session).await;
                 let failed = |error: sqlx::Error| Error::Unavailable(error.to_string());
+                let connection = connect(&self.options, &self.session).await;
+                let connection = counted(connection.map_err(failed)?).await;
                 (connection.map_err(failed)?, None, true)
             }
         };
@@ -392,9 +393,6 @@ impl fmt::Debug for Pool {
 }
 
 /// A new connection, its session set up.
-///
-/// The driver counts transactions, and a handler may begin one of its own. So it is made to count
-/// one for ever: what a handler begins is a savepoint of ours, and not a `BEGIN` that would commit it.
 pub(super) async fn connect(
     options: &MySqlConnectOptions,
     session: &Session,
@@ -403,11 +401,20 @@ pub(super) async fn connect(
     waited(CONNECT, async {
         let mut connection = MySqlConnection::connect_with(options).await?;
         connection.execute(statements).await?;
-        std::mem::forget(connection.begin().await?);
-        connection.execute("ROLLBACK").await?;
         Ok(connection)
     })
     .await
+}
+
+/// Makes the driver, which counts transactions, count one for ever: what a handler begins is then a
+/// savepoint of ours, and not a `BEGIN` that would commit it.
+async fn counted(mut connection: MySqlConnection) -> Result<MySqlConnection, sqlx::Error> {
+    let counting = async {
+        std::mem::forget(connection.begin().await?);
+        connection.execute("ROLLBACK").await
+    };
+    waited(CONNECT, counting).await?;
+    Ok(connection)
 }
 
 /// Waits so long and no longer: a server that is cut off does not say so. The connection is left in

@@ -116,6 +116,10 @@ impl Tx for MySqlTx {
     }
 
     async fn rollback(self: Box<Self>) -> Result<()> {
+        if self.failed.is_some() {
+            // Perhaps there is nothing left to roll back; dropping it finds out.
+            return Ok(());
+        }
         self.connection.end("ROLLBACK").await
     }
 

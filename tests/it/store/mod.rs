@@ -7,8 +7,10 @@ mod accounts;
 mod claims;
 mod dead_letters;
 mod fixture;
+mod holding;
 mod inventory;
 mod open;
+mod open_mysql;
 mod orders;
 mod outbox;
 mod parking;
@@ -114,6 +116,11 @@ macro_rules! store_suite {
                     a_lease_that_ended_can_be_taken_and_fences_off_its_holder
                     a_lease_given_back_can_be_taken_at_once
                     a_lease_given_back_late_does_not_end_the_next_one;
+                holding:
+                    who_inserts_the_row_later_wakes_what_was_parked
+                    nothing_is_parked_for_a_row_that_was_inserted_before
+                    a_row_that_was_taken_back_can_be_held
+                    holding_a_row_leaves_nothing_behind;
                 text:
                     ids_are_compared_byte_by_byte
                     keys_are_compared_byte_by_byte
@@ -139,3 +146,4 @@ macro_rules! store_suite {
 }
 
 store_suite!(sqlite, crate::store::fixture::sqlite::fresh);
+store_suite!(mariadb, crate::store::fixture::mariadb::fresh);
