@@ -48,7 +48,7 @@ fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_new(&log.filter).map_err(|source| Error::Filter {
+    let filter = EnvFilter::try_new(directives(&log.filter)).map_err(|source| Error::Filter {
         filter: log.filter.clone(),
         source,
     })?;
@@ -69,6 +69,16 @@ where
     })
 }
 
+/// What the AMQP library calls an error is told by our own code where it is one: that a queue is not
+/// there yet, or that a connection is lost. Whoever wants to hear the library names it.
+fn directives(filter: &str) -> String {
+    if filter.contains("lapin") {
+        filter.to_owned()
+    } else {
+        format!("{filter},lapin=off")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -87,6 +97,12 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn the_amqp_library_is_silent_unless_it_is_named() {
+        assert_eq!(directives("info"), "info,lapin=off");
+        assert_eq!(directives("info,lapin=warn"), "info,lapin=warn");
     }
 
     /// What two events leave in the log, one of them below the level `info`.

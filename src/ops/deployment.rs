@@ -72,8 +72,13 @@ impl std::fmt::Display for Migrated {
         let Some(queues) = &self.queues else {
             return Ok(());
         };
-        for created in &queues.created {
-            writeln!(f, "created {created}")?;
+        if !queues.created.is_empty() {
+            let count = |what: &str| {
+                let created = queues.created.iter();
+                created.filter(|created| created.starts_with(what)).count()
+            };
+            let (exchanges, queues) = (count("exchange"), count("queue"));
+            writeln!(f, "created {exchanges} exchanges and {queues} queues")?;
         }
         for warning in &queues.warnings {
             writeln!(f, "warning: {warning}")?;

@@ -4,14 +4,12 @@
 //! [`WORLD`] is consistent: no check finds a difference in it. Each break changes it in one way and
 //! says which difference its check must find, with both figures.
 
+use crate::store::fixture::{self, Fresh};
 use orderonce::ops::explain::{self, explain};
 use orderonce::ops::reconcile::{Options, reconcile};
-use orderonce::store::sqlite::{Database, Options as FileOptions, SqliteStore};
-use orderonce::store::{Audit, CHECKS, Difference, History, Subject};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection};
+use orderonce::store::{CHECKS, Connection, Difference, Store, Subject};
+use sqlx::AssertSqlSafe;
 use std::time::Duration;
-use tempfile::TempDir;
 
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
@@ -170,54 +168,86 @@ const WORLD: &str = "
             2, @old + 900);
 ";
 
+/// The databases that the same rows are written to.
+#[derive(Clone, Copy)]
+enum Engine {
+    Sqlite,
+    Postgres,
+    MariaDb,
+}
+
 struct World {
-    _directory: TempDir,
-    store: SqliteStore,
-    connection: SqliteConnection,
+    engine: Engine,
+    fresh: Fresh,
     old: i64,
     now: i64,
 }
 
 impl World {
-    async fn empty() -> Self {
-        let directory = TempDir::new().unwrap();
-        let path = directory.path().join("orderonce.db");
-        let options = FileOptions {
-            path: path.clone(),
-            busy_timeout: Duration::from_secs(5),
-            readers: 1,
+    async fn empty(engine: Engine) -> Self {
+        let fresh = match engine {
+            Engine::Sqlite => fixture::sqlite::fresh().await,
+            Engine::Postgres => fixture::postgres::fresh().await,
+            Engine::MariaDb => fixture::mariadb::fresh().await,
         };
-        let (database, _) = Database::migrate(&options).await.unwrap();
-        let now = database.now().0;
-        let connect = SqliteConnectOptions::new()
-            .filename(&path)
-            .pragma("synchronous", "OFF");
+        let now = fresh.begin().await.now().await.unwrap().0;
         Self {
-            _directory: directory,
-            store: SqliteStore::new(database),
-            connection: SqliteConnection::connect_with(&connect).await.unwrap(),
+            engine,
+            fresh,
             old: now - 3_600_000,
             now,
         }
     }
 
-    async fn new() -> Self {
-        let mut world = Self::empty().await;
+    async fn new(engine: Engine) -> Self {
+        let world = Self::empty(engine).await;
         world.run(WORLD).await;
         world
     }
 
+    async fn finish(self) {
+        self.fresh.finish().await;
+    }
+
+    fn store(&self) -> &dyn Store {
+        &*self.fresh.store
+    }
+
     /// Runs statements, and fails if the last one changed nothing.
-    async fn run(&mut self, sql: &str) {
+    async fn run(&self, sql: &str) {
         let sql = sql.replace("@old", &self.old.to_string());
         let sql = sql.replace("@now", &self.now.to_string());
-        let done = sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {sql}; COMMIT")));
-        let done = done.execute(&mut self.connection).await.unwrap();
-        assert!(done.rows_affected() > 0, "nothing was changed by {sql}");
+        let mut tx = self.fresh.begin().await;
+        let written = match (self.engine, tx.connection()) {
+            (Engine::Sqlite, Connection::Sqlite(connection)) => {
+                let statements = sqlx::raw_sql(AssertSqlSafe(sql.clone()));
+                let done = statements.execute(connection).await;
+                done.unwrap().rows_affected()
+            }
+            (Engine::Postgres, Connection::Postgres(connection)) => {
+                // Zero bytes and the notation of bytes are SQLite's.
+                let bytes = sql.replace("zeroblob(32)", "decode(repeat('00', 32), 'hex')");
+                let bytes = bytes.replace("(x'", r"('\x").replace(" x'", r" '\x");
+                let statements = sqlx::raw_sql(AssertSqlSafe(bytes));
+                let done = statements.execute(connection).await;
+                done.unwrap().rows_affected()
+            }
+            (Engine::MariaDb, Connection::MySql(connection)) => {
+                // A word of MySQL's own must be quoted.
+                let quoted = sql.replace(" key", " `key`");
+                let bytes = quoted.replace("zeroblob(32)", "UNHEX(REPEAT('00', 32))");
+                let statements = sqlx::raw_sql(AssertSqlSafe(bytes));
+                let done = statements.execute(connection).await;
+                done.unwrap().rows_affected()
+            }
+            (_, other) => panic!("no way to run {sql} by {other:?}"),
+        };
+        assert!(written > 0, "nothing was changed by {sql}");
+        tx.commit().await.unwrap();
     }
 
     async fn check(&self, name: &'static str) -> Vec<Difference> {
-        self.store.check(name, STUCK_AFTER, 100).await.unwrap()
+        self.store().check(name, STUCK_AFTER, 100).await.unwrap()
     }
 
     async fn differences(&self) -> Vec<Difference> {
@@ -225,7 +255,7 @@ impl World {
             stuck_after: STUCK_AFTER,
             limit: 100,
         };
-        let report = reconcile(&self.store, &options, |_| {}).await.unwrap();
+        let report = reconcile(self.store(), &options, |_| {}).await.unwrap();
         report
             .checks
             .into_iter()
@@ -259,6 +289,36 @@ fn same_figure(found: &str, wanted: &str) -> bool {
     }
 }
 
+/// A change of the world, and the difference that the check must find then.
+struct Break {
+    sql: &'static str,
+    subject: Subject,
+    expected: &'static str,
+    found: &'static str,
+}
+
+async fn finds(engine: Engine, check: &'static str, breaks: Vec<Break>) {
+    for broken in breaks {
+        let sql = broken.sql;
+        let world = World::new(engine).await;
+        assert_eq!(world.check(check).await, []);
+        world.run(sql).await;
+        let found = world.check(check).await;
+        let [difference] = &found[..] else {
+            panic!("{sql} found {found:#?}");
+        };
+        assert_eq!(difference.check, check);
+        assert_eq!(difference.subject, broken.subject, "{sql}");
+        assert_eq!(difference.expected, broken.expected, "{sql}");
+        assert!(
+            same_figure(&difference.found, broken.found),
+            "{difference:?}"
+        );
+        assert!(difference.look.contains(&difference.subject.to_string()));
+        world.finish().await;
+    }
+}
+
 macro_rules! breaks {
     ($($name:ident: $($sql:literal => $subject:expr, $expected:literal, $found:literal;)+)*) => {
         /// The checks for which there is a break.
@@ -266,24 +326,43 @@ macro_rules! breaks {
         mod broken {
             use super::*;
             $(
-                #[tokio::test]
-                async fn $name() {
-                    $(
-                        let mut world = World::new().await;
-                        assert_eq!(world.check(stringify!($name)).await, []);
-                        world.run($sql).await;
-                        let found = world.check(stringify!($name)).await;
-                        let [difference] = &found[..] else {
-                            panic!("{} found {found:#?}", $sql);
-                        };
-                        assert_eq!(difference.check, stringify!($name));
-                        assert_eq!(difference.subject, $subject, "{}", $sql);
-                        assert_eq!(difference.expected, $expected, "{}", $sql);
-                        assert!(same_figure(&difference.found, $found), "{difference:?}");
-                        assert!(difference.look.contains(&difference.subject.to_string()));
-                    )+
+                pub(super) async fn $name(engine: Engine) {
+                    let breaks = vec![$(Break {
+                        sql: $sql,
+                        subject: $subject,
+                        expected: $expected,
+                        found: $found,
+                    }),+];
+                    finds(engine, stringify!($name), breaks).await;
                 }
             )*
+
+            mod sqlite {
+                $(
+                    #[tokio::test]
+                    async fn $name() {
+                        super::$name(super::Engine::Sqlite).await;
+                    }
+                )*
+            }
+
+            mod postgres {
+                $(
+                    #[tokio::test]
+                    async fn $name() {
+                        super::$name(super::Engine::Postgres).await;
+                    }
+                )*
+            }
+
+            mod mariadb {
+                $(
+                    #[tokio::test]
+                    async fn $name() {
+                        super::$name(super::Engine::MariaDb).await;
+                    }
+                )*
+            }
         }
     };
 }
@@ -513,25 +592,75 @@ breaks! {
             => claim("order", "O5/order.ship"), "at most 60 s after the deadline", "3600 s";
 }
 
+macro_rules! on_every_store {
+    ($($test:ident)*) => {
+        mod sqlite {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    super::$test(super::Engine::Sqlite).await;
+                }
+            )*
+        }
+
+        mod postgres {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    super::$test(super::Engine::Postgres).await;
+                }
+            )*
+        }
+
+        mod mariadb {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    super::$test(super::Engine::MariaDb).await;
+                }
+            )*
+        }
+    };
+}
+
+on_every_store! {
+    consistent_rows_have_no_difference
+    an_empty_database_has_no_difference
+    orders_without_the_tables_of_other_roles_have_no_difference
+    stock_and_accounts_without_orders_have_no_difference
+    what_may_be_on_its_way_is_no_difference
+    a_rejected_credit_explains_missing_points
+    flows_near_the_end_of_the_range_are_added_up
+    keys_of_long_ids_are_not_mistaken
+    a_report_lists_up_to_its_limit_and_says_that_there_is_more
+    an_order_is_explained_from_its_claims_to_its_dead_letters
+    a_key_of_an_order_is_marked_in_the_life_of_the_order
+    a_key_of_an_account_is_explained_alone
+    what_is_parked_or_dead_is_explained
+    an_unknown_order_is_an_error_that_says_what_was_searched
+    the_lists_of_history_are_filtered_and_ordered
+}
+
 #[test]
 fn every_check_has_a_break() {
     let checks: Vec<_> = CHECKS.iter().map(|check| check.name).collect();
     assert_eq!(BROKEN, checks);
 }
 
-#[tokio::test]
-async fn consistent_rows_have_no_difference() {
-    assert_eq!(World::new().await.differences().await, []);
+async fn consistent_rows_have_no_difference(engine: Engine) {
+    let world = World::new(engine).await;
+    assert_eq!(world.differences().await, []);
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn an_empty_database_has_no_difference() {
-    assert_eq!(World::empty().await.differences().await, []);
+async fn an_empty_database_has_no_difference(engine: Engine) {
+    let world = World::empty(engine).await;
+    assert_eq!(world.differences().await, []);
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn orders_without_the_tables_of_other_roles_have_no_difference() {
-    let mut world = World::new().await;
+async fn orders_without_the_tables_of_other_roles_have_no_difference(engine: Engine) {
+    let world = World::new(engine).await;
     world
         .run(
             "DELETE FROM stock; DELETE FROM reservation; DELETE FROM deduction_flow;
@@ -540,11 +669,11 @@ async fn orders_without_the_tables_of_other_roles_have_no_difference() {
         )
         .await;
     assert_eq!(world.differences().await, []);
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn stock_and_accounts_without_orders_have_no_difference() {
-    let mut world = World::new().await;
+async fn stock_and_accounts_without_orders_have_no_difference(engine: Engine) {
+    let world = World::new(engine).await;
     world
         .run(
             "DELETE FROM orders; DELETE FROM order_line; DELETE FROM order_transition;
@@ -553,10 +682,10 @@ async fn stock_and_accounts_without_orders_have_no_difference() {
         )
         .await;
     assert_eq!(world.differences().await, []);
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn what_may_be_on_its_way_is_no_difference() {
+async fn what_may_be_on_its_way_is_no_difference(engine: Engine) {
     let broken = [
         (
             "reservation_missing",
@@ -590,7 +719,7 @@ async fn what_may_be_on_its_way_is_no_difference() {
         ),
     ];
     for (check, order_id, sql) in broken {
-        let mut world = World::new().await;
+        let world = World::new(engine).await;
         world.run(sql).await;
         assert_eq!(world.check(check).await.len(), 1, "{check}");
         let waiting = format!(
@@ -604,6 +733,7 @@ async fn what_may_be_on_its_way_is_no_difference() {
             "{check} with a row in the outbox"
         );
         if check == "orders_overdue" {
+            world.finish().await;
             continue;
         }
         world
@@ -619,12 +749,12 @@ async fn what_may_be_on_its_way_is_no_difference() {
             [],
             "{check} of an order that just changed"
         );
+        world.finish().await;
     }
 }
 
-#[tokio::test]
-async fn a_rejected_credit_explains_missing_points() {
-    let mut world = World::new().await;
+async fn a_rejected_credit_explains_missing_points(engine: Engine) {
+    let world = World::new(engine).await;
     world
         .run(
             "DELETE FROM account_flow WHERE source_type = 'ORDER' AND source_id = 'O1';
@@ -633,12 +763,12 @@ async fn a_rejected_credit_explains_missing_points() {
         )
         .await;
     assert_eq!(world.check("points").await, []);
+    world.finish().await;
 }
 
 // SQLite's sum fails as soon as a part of it leaves 64 bits.
-#[tokio::test]
-async fn flows_near_the_end_of_the_range_are_added_up() {
-    let mut world = World::empty().await;
+async fn flows_near_the_end_of_the_range_are_added_up(engine: Engine) {
+    let world = World::empty(engine).await;
     world
         .run(
             "INSERT INTO account_flow
@@ -669,11 +799,11 @@ async fn flows_near_the_end_of_the_range_are_added_up() {
     world.run("UPDATE account SET balance = 1").await;
     let found = world.check("account_balance").await;
     assert_eq!(found[0].expected, "9223372036854775807");
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn keys_of_long_ids_are_not_mistaken() {
-    let mut world = World::empty().await;
+async fn keys_of_long_ids_are_not_mistaken(engine: Engine) {
+    let world = World::empty(engine).await;
     let (id, sku) = ("x".repeat(300), "s/".repeat(100));
     let claim = |key: &str, subject: &str| {
         format!(
@@ -722,11 +852,11 @@ async fn keys_of_long_ids_are_not_mistaken() {
     ];
     world.run(&sql.concat()).await;
     assert_eq!(world.differences().await, []);
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn a_report_lists_up_to_its_limit_and_says_that_there_is_more() {
-    let mut world = World::new().await;
+async fn a_report_lists_up_to_its_limit_and_says_that_there_is_more(engine: Engine) {
+    let world = World::new(engine).await;
     world
         .run("UPDATE stock SET available = available + 1")
         .await;
@@ -735,9 +865,9 @@ async fn a_report_lists_up_to_its_limit_and_says_that_there_is_more() {
         limit: 2,
     };
     let mut heard = Vec::new();
-    let report = reconcile(&world.store, &options, |name| heard.push(name.to_owned()));
+    let report = reconcile(world.store(), &options, |name| heard.push(name.to_owned()));
     let report = report.await.unwrap();
-    assert_eq!(heard, world.store.checks());
+    assert_eq!(heard, world.store().checks());
     assert!(report.more && !report.is_clean());
     let stock = &report.checks[0];
     assert_eq!(
@@ -750,12 +880,12 @@ async fn a_report_lists_up_to_its_limit_and_says_that_there_is_more() {
         "sku"
     );
     assert_eq!(json["differences"], 4);
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn an_order_is_explained_from_its_claims_to_its_dead_letters() {
-    let world = World::new().await;
-    let life = explain(&world.store, "O1").await.unwrap();
+async fn an_order_is_explained_from_its_claims_to_its_dead_letters(engine: Engine) {
+    let world = World::new(engine).await;
+    let life = explain(world.store(), "O1").await.unwrap();
     let text = life.to_string();
     assert!(
         text.starts_with(
@@ -791,13 +921,13 @@ async fn an_order_is_explained_from_its_claims_to_its_dead_letters() {
     let json = serde_json::to_value(&life).unwrap();
     assert_eq!(json["order"]["status"], "COMPLETED");
     assert_eq!(json["entries"][0]["outcome"], "applied");
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn a_key_of_an_order_is_marked_in_the_life_of_the_order() {
-    let world = World::new().await;
+async fn a_key_of_an_order_is_marked_in_the_life_of_the_order(engine: Engine) {
+    let world = World::new(engine).await;
     for asked in ["O1/order.ship", "order:O1/order.ship"] {
-        let life = explain(&world.store, asked).await.unwrap();
+        let life = explain(world.store(), asked).await.unwrap();
         assert_eq!(life.subject, "O1");
         let marked = life.entries.iter().filter(|entry| entry.asked);
         let tables: Vec<_> = marked.map(|entry| entry.table).collect();
@@ -807,51 +937,51 @@ async fn a_key_of_an_order_is_marked_in_the_life_of_the_order() {
         );
         assert!(life.to_string().contains("\n* "));
     }
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn a_key_of_an_account_is_explained_alone() {
-    let world = World::new().await;
+async fn a_key_of_an_account_is_explained_alone(engine: Engine) {
+    let world = World::new(engine).await;
     let key = "U1/BALANCE/VOUCHER/D%2F1/debit";
-    let life = explain(&world.store, key).await.unwrap();
+    let life = explain(world.store(), key).await.unwrap();
     assert_eq!((life.subject.as_str(), life.entries.len()), ("U1", 1));
     assert!(life.entries[0].asked);
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn what_is_parked_or_dead_is_explained() {
-    let world = World::new().await;
-    let parked = explain(&world.store, "O5").await.unwrap().to_string();
+async fn what_is_parked_or_dead_is_explained(engine: Engine) {
+    let world = World::new(engine).await;
+    let parked = explain(world.store(), "O5").await.unwrap().to_string();
     assert!(
         parked.contains("order.ship set aside until order:O5:PAID"),
         "{parked}"
     );
-    let dead = explain(&world.store, "O8").await.unwrap().to_string();
+    let dead = explain(world.store(), "O8").await.unwrap().to_string();
     assert!(dead.contains("dead letter 1, parked_too_long"), "{dead}");
-    let user = explain(&world.store, "U1").await.unwrap().to_string();
+    let user = explain(world.store(), "U1").await.unwrap().to_string();
     assert!(
         user.contains("account.credited waits to be published"),
         "{user}"
     );
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn an_unknown_order_is_an_error_that_says_what_was_searched() {
-    let world = World::new().await;
-    let error = explain(&world.store, "O404").await.unwrap_err();
+async fn an_unknown_order_is_an_error_that_says_what_was_searched(engine: Engine) {
+    let world = World::new(engine).await;
+    let error = explain(world.store(), "O404").await.unwrap_err();
     assert!(matches!(&error, explain::Error::NotFound(asked) if asked == "O404"));
     assert!(
         error
             .to_string()
             .starts_with("nothing is known of O404: no order has this id")
     );
+    world.finish().await;
 }
 
-#[tokio::test]
-async fn the_lists_of_history_are_filtered_and_ordered() {
+async fn the_lists_of_history_are_filtered_and_ordered(engine: Engine) {
     use orderonce::store::{DeadFilter, DeadStatus};
-    let mut world = World::new().await;
-    let store = world.store.clone();
+    let world = World::new(engine).await;
+    let store = world.fresh.store.clone();
     let (_, due) = store.due_orders(10).await.unwrap();
     assert_eq!(due, []);
     world
@@ -934,4 +1064,5 @@ async fn the_lists_of_history_are_filtered_and_ordered() {
             .unwrap(),
         []
     );
+    world.finish().await;
 }

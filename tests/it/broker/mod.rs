@@ -1,6 +1,7 @@
 //! One suite of claims, stamped for every broker. An adapter is a file with a function that makes a
 //! fresh [`Adapter`], and `broker_suite!(that_function);`.
 
+mod amqp;
 mod embedded;
 mod suite;
 
@@ -137,11 +138,39 @@ pub(crate) async fn nothing_waits(
     settle(consumer, &deliveries, Settlement::Ack).await;
 }
 
-/// Expects that no queue holds anything.
-pub(crate) async fn all_is_settled(broker: &dyn Broker) {
+/// Expects that no queue holds anything, delivered or not.
+pub(crate) async fn all_is_settled(adapter: &dyn Adapter) {
+    adapter.take_deliveries_away().await;
+    nothing_is_left(adapter.broker()).await;
+}
+
+/// Expects that no queue holds anything, as far as the broker tells.
+pub(crate) async fn nothing_is_left(broker: &dyn Broker) {
     for role in topology().roles() {
         let depth = broker.depth(role).await.unwrap();
-        assert_eq!(depth, Depth::default(), "of queue {role}");
+        let known = Depth {
+            unsettled: depth.unsettled.or(Some(0)),
+            ..depth
+        };
+        assert_eq!(known, settled(), "of queue {role}");
+    }
+}
+
+/// A queue that holds nothing.
+fn settled() -> Depth {
+    Depth {
+        unsettled: Some(0),
+        ..Depth::default()
+    }
+}
+
+/// Waits until a message is set aside, and returns all that are.
+pub(crate) async fn crashed(broker: &dyn Broker, role: &RoleName) -> Vec<Delivery> {
+    loop {
+        let crashed = broker.crashed(role, 10).await.unwrap();
+        if !crashed.is_empty() {
+            return crashed;
+        }
     }
 }
 

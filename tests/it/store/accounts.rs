@@ -78,7 +78,9 @@ pub(super) async fn a_balance_of_another_version_is_not_written(fresh: &Fresh) {
 
 pub(super) async fn a_balance_below_zero_is_refused(fresh: &Fresh) {
     let mut tx = fresh.begin().await;
+    tx.savepoint().await.unwrap();
     assert_refused(tx.insert_accounts(NOW, &[&account("A", -1, 1)]).await);
+    tx.rollback_to_savepoint().await.unwrap();
     let below = AccountFlow {
         balance_after: -1,
         ..flow("A", "ORDER", "1", -1)

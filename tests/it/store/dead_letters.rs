@@ -131,6 +131,12 @@ pub(super) async fn any_bytes_are_kept(fresh: &Fresh) {
                 .await
                 .unwrap()
         }
+        Connection::Postgres(connection) => {
+            sqlx::query_scalar("SELECT raw FROM dead_letter ORDER BY id")
+                .fetch_all(connection)
+                .await
+                .unwrap()
+        }
         Connection::MySql(connection) => {
             sqlx::query_scalar("SELECT raw FROM dead_letter ORDER BY id")
                 .fetch_all(connection)

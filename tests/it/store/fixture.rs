@@ -47,6 +47,9 @@ pub(crate) async fn number(tx: &mut dyn Tx, sql: &'static str) -> i64 {
         Connection::Sqlite(connection) => {
             sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
         }
+        Connection::Postgres(connection) => {
+            sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+        }
         Connection::MySql(connection) => {
             sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
         }
@@ -79,6 +82,85 @@ pub(crate) mod sqlite {
             advance: Box::new(move |by| clock.advance(by)),
             _keep: Box::new(directory),
             remove: Box::pin(async {}),
+        }
+    }
+}
+
+pub(crate) mod postgres {
+    use super::Fresh;
+    use crate::servers;
+    use orderonce::store::postgres::{Database, Options, PostgresStore};
+    use sqlx::postgres::PgConnection;
+    use sqlx::{AssertSqlSafe, Connection};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+    use tokio::sync::OnceCell;
+
+    pub(crate) fn server() -> String {
+        servers::shared("ORDERONCE_TEST_POSTGRES_URL")
+    }
+
+    pub(crate) fn options(url: &str) -> Options {
+        Options {
+            url: url.to_owned(),
+            lock_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(30),
+            connections: 4,
+        }
+    }
+
+    /// Runs a statement on the server, outside of every test's database.
+    pub(crate) async fn run(sql: &str) {
+        let mut connection = PgConnection::connect(&server()).await.unwrap();
+        let sql = AssertSqlSafe(sql.to_owned());
+        let done = sqlx::raw_sql(sql).execute(&mut connection).await;
+        done.unwrap();
+        connection.close().await.unwrap();
+    }
+
+    /// The URL of a database on the server.
+    pub(crate) fn url_of(name: &str) -> String {
+        let server = server();
+        let (base, _) = server.rsplit_once('/').unwrap();
+        format!("{base}/{name}")
+    }
+
+    pub(crate) fn new_name() -> String {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        format!("orderonce_{}_{number}", std::process::id())
+    }
+
+    /// The name of a new database with the newest schema.
+    pub(crate) async fn migrated() -> String {
+        static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+        let make = || async {
+            let name = new_name();
+            run(&format!("CREATE DATABASE {name}")).await;
+            let (database, _) = Database::migrate(&options(&url_of(&name))).await.unwrap();
+            database.close().await;
+            name
+        };
+        let template = TEMPLATE.get_or_init(make).await;
+        let name = new_name();
+        run(&format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
+        name
+    }
+
+    pub(crate) async fn drop_database(name: &str) {
+        run(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
+    }
+
+    pub(crate) async fn fresh() -> Fresh {
+        let name = migrated().await;
+        let database = Database::open(&options(&url_of(&name))).await.unwrap();
+        let clock = database.clone();
+        Fresh {
+            store: Arc::new(PostgresStore::new(database)),
+            advance: Box::new(move |by| clock.advance(by)),
+            _keep: Box::new(()),
+            remove: Box::pin(async move { drop_database(&name).await }),
         }
     }
 }

@@ -1,10 +1,9 @@
-//! An event is parked until a row is there, while another transaction inserts that row. Neither sees
-//! the other; still the event is woken, or not parked at all.
+//! What holding a row that is not there leaves behind: nothing.
 
 use super::fixture::{Fresh, NOW, ROLE, key, order, order_id, reservation, token};
 use orderonce::domain::account::{Account, AccountId};
 use orderonce::domain::{AccountKind, UserId};
-use orderonce::store::{Error, NewParked, Result, Store, Tx};
+use orderonce::store::{NewParked, Result, Store, Tx};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,15 +72,6 @@ async fn park(tx: &mut dyn Tx) {
     tx.park(&ROLE, NOW, &[parked]).await.unwrap();
 }
 
-/// Inserts the row and wakes what awaits it; returns how many events that were.
-async fn create(store: Arc<dyn Store>, awaited: Awaited) -> Result<u64> {
-    let mut tx = store.begin().await?;
-    awaited.insert(&mut *tx).await?;
-    let woken = tx.wake(NOW, &[token("A")]).await?;
-    tx.commit().await?;
-    Ok(woken)
-}
-
 /// Parks an event if the row is not there; returns whether it did.
 async fn park_unless_there(store: Arc<dyn Store>, awaited: Awaited) -> Result<bool> {
     let mut tx = store.begin().await?;
@@ -98,36 +88,6 @@ async fn park_unless_there(store: Arc<dyn Store>, awaited: Awaited) -> Result<bo
 async fn assert_waits<T: std::fmt::Debug>(other: &mut JoinHandle<T>, awaited: Awaited) {
     let ended = timeout(Duration::from_millis(300), other).await;
     assert!(ended.is_err(), "{awaited:?}: it did not wait: {ended:?}");
-}
-
-pub(super) async fn who_inserts_the_row_later_wakes_what_was_parked(fresh: &Fresh) {
-    for awaited in ALL {
-        let mut parker = fresh.begin().await;
-        assert!(!awaited.is_there(&mut *parker).await);
-        awaited.hold(&mut *parker).await.unwrap();
-        park(&mut *parker).await;
-        let mut creator = tokio::spawn(create(fresh.store.clone(), awaited));
-        assert_waits(&mut creator, awaited).await;
-        parker.commit().await.unwrap();
-        assert_eq!(creator.await.unwrap(), Ok(1), "{awaited:?}");
-        let mut tx = fresh.begin().await;
-        tx.unpark(&ROLE, &[&key("a")]).await.unwrap();
-        tx.commit().await.unwrap();
-    }
-}
-
-pub(super) async fn nothing_is_parked_for_a_row_that_was_inserted_before(fresh: &Fresh) {
-    for awaited in ALL {
-        let mut creator = fresh.begin().await;
-        awaited.insert(&mut *creator).await.unwrap();
-        assert_eq!(creator.wake(NOW, &[token("A")]).await, Ok(0));
-        let mut parker = tokio::spawn(park_unless_there(fresh.store.clone(), awaited));
-        assert_waits(&mut parker, awaited).await;
-        creator.commit().await.unwrap();
-        let parked = parker.await.unwrap();
-        let held_up = matches!(parked, Ok(false) | Err(Error::Conflict(_)));
-        assert!(held_up, "{awaited:?}: {parked:?}");
-    }
 }
 
 pub(super) async fn a_row_that_was_taken_back_can_be_held(fresh: &Fresh) {

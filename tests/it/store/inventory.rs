@@ -90,7 +90,9 @@ pub(super) async fn one_lost_guard_leaves_all_stock_as_it_was(fresh: &Fresh) {
 
 pub(super) async fn stock_below_zero_is_refused(fresh: &Fresh) {
     let mut tx = fresh.begin().await;
+    tx.savepoint().await.unwrap();
     assert_refused(tx.insert_stock(NOW, &[&stock("a", -1, 1)]).await);
+    tx.rollback_to_savepoint().await.unwrap();
     tx.insert_stock(NOW, &[&stock("a", 0, 1)]).await.unwrap();
     let below = stock("a", -1, 2);
     assert_refused(tx.update_stock(NOW, &[update(1, &below)]).await);

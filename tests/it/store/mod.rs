@@ -6,17 +6,19 @@
 mod accounts;
 mod claims;
 mod dead_letters;
-mod fixture;
+pub(crate) mod fixture;
 mod holding;
 mod inventory;
 mod open;
 mod open_mysql;
+mod open_postgres;
 mod orders;
 mod outbox;
 mod parking;
 mod statements;
 mod text;
 mod transactions;
+mod waiting;
 
 macro_rules! stamp {
     ($fresh:path; $($subject:ident: $($test:ident)*;)*) => {$(
@@ -117,8 +119,6 @@ macro_rules! store_suite {
                     a_lease_given_back_can_be_taken_at_once
                     a_lease_given_back_late_does_not_end_the_next_one;
                 holding:
-                    who_inserts_the_row_later_wakes_what_was_parked
-                    nothing_is_parked_for_a_row_that_was_inserted_before
                     a_row_that_was_taken_back_can_be_held
                     holding_a_row_leaves_nothing_behind;
                 text:
@@ -137,13 +137,28 @@ macro_rules! store_suite {
                     savepoints_nest
                     empty_sets_write_nothing
                     a_team_can_use_the_connection
-                    transactions_wait_for_each_other
                     the_clock_moves_on
                     a_store_that_is_open_answers;
+                waiting:
+                    a_claim_is_done_if_its_rival_commits
+                    a_claim_is_fresh_if_its_rival_rolls_back
+                    of_two_copies_of_an_open_claim_one_resumes
+                    an_order_is_changed_by_one_at_a_time
+                    a_reservation_is_changed_by_one_at_a_time
+                    stock_is_changed_by_one_at_a_time
+                    an_account_is_changed_by_one_at_a_time
+                    a_refund_is_changed_by_one_at_a_time
+                    an_absent_order_is_held
+                    an_absent_reservation_is_held
+                    an_absent_account_is_held
+                    an_order_that_appears_is_not_held
+                    a_reservation_that_appears_is_not_held
+                    an_account_that_appears_is_not_held;
             }
         }
     };
 }
 
 store_suite!(sqlite, crate::store::fixture::sqlite::fresh);
+store_suite!(postgres, crate::store::fixture::postgres::fresh);
 store_suite!(mariadb, crate::store::fixture::mariadb::fresh);

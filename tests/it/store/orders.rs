@@ -181,7 +181,9 @@ pub(super) async fn a_version_has_one_step(fresh: &Fresh) {
     tx.insert_steps(NOW, &[created.clone(), paid])
         .await
         .unwrap();
+    tx.savepoint().await.unwrap();
     assert_conflict(tx.insert_steps(NOW, &[created]).await);
+    tx.rollback_to_savepoint().await.unwrap();
     let history = "SELECT count(*) FROM order_transition
         WHERE from_status IS NULL AND to_status = 'WAIT_PAY'
             OR from_status = 'WAIT_PAY' AND to_status = 'PAID'";
@@ -200,7 +202,9 @@ pub(super) async fn a_line_number_is_used_once(fresh: &Fresh) {
     };
     let lines = [(&id, 1, &line("85123A")), (&id, 2, &charge)];
     tx.insert_order_lines(&lines).await.unwrap();
+    tx.savepoint().await.unwrap();
     assert_conflict(tx.insert_order_lines(&lines[..1]).await);
+    tx.rollback_to_savepoint().await.unwrap();
     let kept = "SELECT count(*) FROM order_line
         WHERE charge = 0 AND amount_minor = 1530 AND sku_id = '85123A'
             OR charge = 1 AND amount_minor = -100 AND unit_price_minor = -100";
@@ -212,7 +216,9 @@ pub(super) async fn a_trade_number_pays_once_whatever_the_order(fresh: &Fresh) {
     let accepted = payment("T1", "A", PaymentStatus::Accepted);
     tx.insert_payments(NOW, &[&accepted]).await.unwrap();
     let again = payment("T1", "B", PaymentStatus::Accepted);
+    tx.savepoint().await.unwrap();
     assert_conflict(tx.insert_payments(NOW, &[&again]).await);
+    tx.rollback_to_savepoint().await.unwrap();
     let other_provider = Payment {
         provider: Provider::new("Alipay").unwrap(),
         ..again
@@ -225,7 +231,9 @@ pub(super) async fn an_order_accepts_one_payment(fresh: &Fresh) {
     let first = payment("T1", "A", PaymentStatus::Accepted);
     tx.insert_payments(NOW, &[&first]).await.unwrap();
     let second = payment("T2", "A", PaymentStatus::Accepted);
+    tx.savepoint().await.unwrap();
     assert_conflict(tx.insert_payments(NOW, &[&second]).await);
+    tx.rollback_to_savepoint().await.unwrap();
     let surplus = payment("T2", "A", PaymentStatus::Surplus);
     tx.insert_payments(NOW, &[&surplus]).await.unwrap();
 }
@@ -263,7 +271,9 @@ pub(super) async fn refunds_are_found_by_order_and_by_number(fresh: &Fresh) {
     };
     let (b, c) = (refund("R2", "B"), refund("R3", "C"));
     tx.insert_refunds(NOW, &[&a, &b, &c]).await.unwrap();
+    tx.savepoint().await.unwrap();
     assert_conflict(tx.insert_refunds(NOW, &[&refund("R2", "A")]).await);
+    tx.rollback_to_savepoint().await.unwrap();
     let (provider, id) = (alipay(), order_id("A"));
     let (r1, r2) = (refund_no("R1"), refund_no("R2"));
     let numbers = [(&provider, &r1), (&provider, &r2)];

@@ -1,7 +1,12 @@
-//! Every statement of SQLite's folder, as it stands in the source.
+//! Every statement of the stores, as it stands in the source.
 
+use super::fixture::{mariadb, postgres};
 use super::fixture::sqlite::options;
 use orderonce::store::sqlite::Database;
+use orderonce::store::{Connection, Tx};
+use serde_json::Value;
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 use std::fs;
@@ -25,9 +30,10 @@ const HEAD: &str = "SCAN row";
 /// Counts.
 const DEPTH: &str = "SCAN outbox";
 
-/// File, and text of the statement.
-fn statements() -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite");
+/// File, and text of the statement, of a database's folder.
+fn statements(database: &str) -> Vec<(String, String)> {
+    let stores = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
+    let folder = stores.join(database);
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -38,9 +44,10 @@ fn statements() -> Vec<(String, String)> {
                 continue;
             };
             let text = text.split("\";").next().unwrap_or_default().trim();
+            let text = text.replace("\\\"", "\"");
             let verbs = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
             if verbs.iter().any(|verb| text.starts_with(verb)) {
-                found.push((file.clone(), text.to_owned()));
+                found.push((file.clone(), text));
             }
         }
     }
@@ -66,19 +73,19 @@ async fn plan(connection: &mut SqliteConnection, file: &str, text: &str) -> Vec<
 }
 
 #[tokio::test]
-async fn every_statement_can_be_prepared() {
+async fn every_statement_of_sqlite_can_be_prepared() {
     let directory = tempfile::tempdir().unwrap();
     let mut connection = connection(&directory.path().join("orderonce.db")).await;
-    for (file, text) in statements() {
+    for (file, text) in statements("sqlite") {
         plan(&mut connection, &file, &text).await;
     }
 }
 
 #[tokio::test]
-async fn no_statement_of_a_batch_scans_a_table() {
+async fn no_statement_of_a_batch_scans_a_table_of_sqlite() {
     let directory = tempfile::tempdir().unwrap();
     let mut connection = connection(&directory.path().join("orderonce.db")).await;
-    for (file, text) in statements() {
+    for (file, text) in statements("sqlite") {
         if !INDEXED.contains(&&*file) {
             continue;
         }
@@ -93,4 +100,163 @@ async fn no_statement_of_a_batch_scans_a_table() {
             );
         }
     }
+}
+
+/// Counts.
+const POSTGRES_DEPTH: &str = "SELECT count(*), (SELECT created_at FROM outbox";
+
+fn session(tx: &mut dyn Tx) -> &mut PgConnection {
+    match tx.connection() {
+        Connection::Postgres(connection) => connection,
+        other => panic!("a session of {other:?}"),
+    }
+}
+
+/// Prepares a statement and returns how many parameters it has.
+async fn prepare(session: &mut PgConnection, file: &str, text: &str) -> i64 {
+    let prepare = AssertSqlSafe(format!("DEALLOCATE ALL; PREPARE it AS {text}"));
+    let prepared = sqlx::raw_sql(prepare).execute(&mut *session).await;
+    prepared.unwrap_or_else(|error| panic!("{file}: {text}\n{error}"));
+    let count =
+        "SELECT coalesce(cardinality(parameter_types), 0)::bigint FROM pg_prepared_statements
+        WHERE name = 'it'";
+    let count = sqlx::query_scalar(count).persistent(false);
+    count.fetch_one(session).await.unwrap()
+}
+
+/// The plan that is kept for a statement, whatever its parameters are.
+async fn generic_plan(session: &mut PgConnection, file: &str, text: &str) -> Value {
+    let parameters = prepare(session, file, text).await;
+    let nulls: Vec<_> = (0..parameters).map(|_| "NULL").collect();
+    let list = if nulls.is_empty() {
+        String::new()
+    } else {
+        format!("({})", nulls.join(", "))
+    };
+    let explain = AssertSqlSafe(format!("EXPLAIN (FORMAT JSON) EXECUTE it{list}"));
+    let rows = sqlx::raw_sql(explain).fetch_one(session).await.unwrap();
+    let plan: String = rows.try_get_unchecked(0).unwrap();
+    serde_json::from_str(&plan).unwrap()
+}
+
+/// The nodes that read more of a table than they need, with what they are.
+fn scans(plan: &Value, found: &mut Vec<String>) {
+    match plan {
+        Value::Array(parts) => parts.iter().for_each(|part| scans(part, found)),
+        Value::Object(node) => {
+            let text = |name: &str| node.get(name).and_then(Value::as_str).unwrap_or_default();
+            let kind = text("Node Type");
+            let condition = text("Index Cond");
+            // By the role alone it would go through all that a role has ever claimed.
+            let is_whole = condition.is_empty()
+                || condition.contains("(role = ") && !condition.contains(" AND ");
+            if kind == "Seq Scan" || kind.contains("Index") && is_whole {
+                found.push(format!("{kind} of {} {condition}", text("Relation Name")));
+            }
+            node.values().for_each(|part| scans(part, found));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[tokio::test]
+async fn every_statement_of_postgres_can_be_prepared() {
+    let fresh = postgres::fresh().await;
+    let mut tx = fresh.begin().await;
+    for (file, text) in statements("postgres") {
+        prepare(session(&mut *tx), &file, &text).await;
+    }
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
+}
+
+#[tokio::test]
+async fn no_statement_of_a_batch_scans_a_table_of_postgres() {
+    let fresh = postgres::fresh().await;
+    let mut tx = fresh.begin().await;
+    for (file, text) in statements("postgres") {
+        if !INDEXED.contains(&&*file) || text.starts_with(POSTGRES_DEPTH) {
+            continue;
+        }
+        let plan = generic_plan(session(&mut *tx), &file, &text).await;
+        let mut found = Vec::new();
+        scans(&plan, &mut found);
+        assert!(found.is_empty(), "{file}: {text}\n{found:?}\n{plan:#}");
+    }
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
+}
+
+/// Reads its first rows in the order of their numbers, or counts.
+const MARIADB_WHOLE: [&str; 2] = [
+    "SELECT id, aggregate, addressee, event_type, message_id, headers, message, created_at, failures, last_error
+            FROM outbox AS head",
+    "SELECT COUNT(*), (SELECT created_at FROM outbox",
+];
+
+fn mysql_session(tx: &mut dyn Tx) -> &mut MySqlConnection {
+    match tx.connection() {
+        Connection::MySql(connection) => connection,
+        other => panic!("a session of {other:?}"),
+    }
+}
+
+/// The steps of a statement's plan.
+async fn mysql_plan(session: &mut MySqlConnection, file: &str, text: &str) -> Vec<MySqlRow> {
+    let explain = format!("EXPLAIN {text}");
+    let mut explain = sqlx::query(AssertSqlSafe(explain)).persistent(false);
+    for _ in 0..text.matches('?').count() {
+        explain = explain.bind("1");
+    }
+    let rows = explain.fetch_all(session).await;
+    rows.unwrap_or_else(|error| panic!("{file}: {text}\n{error}"))
+}
+
+#[tokio::test]
+async fn every_statement_of_mysql_can_be_prepared() {
+    let fresh = mariadb::fresh().await;
+    let mut tx = fresh.begin().await;
+    for (file, text) in statements("mysql") {
+        mysql_plan(mysql_session(&mut *tx), &file, &text).await;
+    }
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
+}
+
+#[tokio::test]
+async fn no_statement_of_a_batch_scans_a_table_of_mysql() {
+    let fresh = mariadb::fresh().await;
+    let mut tx = fresh.begin().await;
+    let mut steps = 0;
+    for (file, text) in statements("mysql") {
+        let is_whole = MARIADB_WHOLE.iter().any(|whole| text.starts_with(whole));
+        if !INDEXED.contains(&&*file) || is_whole {
+            continue;
+        }
+        for step in mysql_plan(mysql_session(&mut *tx), &file, &text).await {
+            let cell = |name: &str| {
+                let text = step.get_unchecked::<Option<String>, _>(name);
+                text.unwrap_or_default()
+            };
+            let (table, how, reference) = (cell("table"), cell("type"), cell("ref"));
+            let is_set = cell("Extra").contains("Table function: json_table")
+                || table.is_empty()
+                || table.starts_with('<');
+            // By the role alone it would go through all that a role has ever claimed.
+            let by_role_alone = ["claim", "parked"].contains(&&*table)
+                && cell("key") == "PRIMARY"
+                && !reference.contains(',');
+            let scans = ["ALL", "index", "range"].contains(&&*how) && !is_set;
+            assert!(
+                !scans && !by_role_alone || cell("key") == "parked_event_deadline",
+                "{file}: {text}\n{table} by {how} {} ({reference}) {}",
+                cell("key"),
+                cell("Extra")
+            );
+            steps += 1;
+        }
+    }
+    assert!(steps > 80, "{steps} steps");
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
 }

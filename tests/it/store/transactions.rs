@@ -149,23 +149,6 @@ pub(super) async fn a_team_can_use_the_connection(fresh: &Fresh) {
     assert_eq!(number(&mut *tx, ALL_ROWS).await, 3);
 }
 
-pub(super) async fn transactions_wait_for_each_other(fresh: &Fresh) {
-    let mut first = fresh.begin().await;
-    handle(&mut *first, "A").await;
-    let store = fresh.store.clone();
-    let second = tokio::spawn(async move {
-        let mut tx = store.begin().await.unwrap();
-        claim(&mut *tx, &key("A")).await
-    });
-    tokio::task::yield_now().await;
-    assert!(!second.is_finished());
-    first.commit().await.unwrap();
-    let done = Claimed::Done {
-        fingerprint: print(1),
-    };
-    assert_eq!(second.await.unwrap(), done);
-}
-
 pub(super) async fn the_clock_moves_on(fresh: &Fresh) {
     let before = fresh.begin().await.now().await.unwrap();
     (fresh.advance)(Duration::from_secs(3600));

@@ -1,8 +1,8 @@
 //! Messages that seem to kill the process.
 
 use crate::broker::{
-    Adapter, DELIVERY_LIMIT, all_is_settled, consumer, nothing_waits, orders, publish, settle,
-    take, take_one, text, texts,
+    Adapter, DELIVERY_LIMIT, all_is_settled, consumer, crashed, nothing_waits, orders, publish,
+    settle, take, take_one, text, texts,
 };
 use orderonce::broker::{Settlement, Tag};
 use orderonce::domain::RoleName;
@@ -35,7 +35,7 @@ pub(crate) async fn a_message_at_the_delivery_limit_is_set_aside_and_its_neighbo
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
     nothing_waits(broker, &RoleName::ORDER, &mut consumer).await;
 
-    let crashed = broker.crashed(&RoleName::ORDER, 10).await.unwrap();
+    let crashed = crashed(broker, &RoleName::ORDER).await;
     assert_eq!(texts(&crashed), ["killer"]);
     assert_eq!(crashed[0].deliveries, DELIVERY_LIMIT);
     assert!(
@@ -49,14 +49,14 @@ pub(crate) async fn a_message_at_the_delivery_limit_is_set_aside_and_its_neighbo
         .forget_crashed(&RoleName::ORDER, &[crashed[0].tag])
         .await
         .unwrap();
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_message_set_aside_stays_until_it_is_forgotten(adapter: &dyn Adapter) {
     let broker = adapter.broker();
     publish(broker, &orders(["killer"])).await;
     crash_to_the_limit(adapter, "killer").await;
-    let crashed = broker.crashed(&RoleName::ORDER, 10).await.unwrap();
+    let crashed = crashed(broker, &RoleName::ORDER).await;
     assert_eq!(texts(&crashed), ["killer"]);
     assert_eq!(broker.depth(&RoleName::ORDER).await.unwrap().total(), 1);
 
@@ -88,7 +88,7 @@ pub(crate) async fn a_message_set_aside_stays_until_it_is_forgotten(adapter: &dy
             .unwrap()
             .is_empty()
     );
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_message_left_unsettled_again_and_again_comes_alone(adapter: &dyn Adapter) {
@@ -105,7 +105,7 @@ pub(crate) async fn a_message_left_unsettled_again_and_again_comes_alone(adapter
         assert_eq!(texts(&deliveries), [id]);
         settle(&mut consumer, &deliveries, Settlement::Ack).await;
     }
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn releases_and_retries_never_reach_the_delivery_limit(adapter: &dyn Adapter) {
@@ -138,7 +138,7 @@ pub(crate) async fn releases_and_retries_never_reach_the_delivery_limit(adapter:
     let mut consumer = consumer(broker, &RoleName::ORDER).await;
     let delivery = take_one(&mut consumer).await;
     settle(&mut consumer, &[delivery], Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 /// B61: a flag of the broker's is only a hint.
@@ -165,5 +165,5 @@ pub(crate) async fn how_often_a_message_was_delivered_says_nothing_of_whether_it
     };
     assert_eq!((told("never handled"), told("handled")), (2, 1));
     settle(&mut second, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }

@@ -19,7 +19,7 @@ pub(crate) async fn a_message_arrives_once_at_each_queue_bound_to_its_type(adapt
         settle(&mut consumer, &[delivery], Settlement::Ack).await;
         nothing_waits(broker, &role, &mut consumer).await;
     }
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn bytes_and_headers_arrive_as_they_were_published(adapter: &dyn Adapter) {
@@ -61,7 +61,7 @@ pub(crate) async fn bytes_and_headers_arrive_as_they_were_published(adapter: &dy
         assert_eq!(publication.headers, delivery.headers);
     }
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn an_addressed_message_arrives_at_its_addressee_alone(adapter: &dyn Adapter) {
@@ -79,7 +79,7 @@ pub(crate) async fn an_addressed_message_arrives_at_its_addressee_alone(adapter:
         let mut consumer = consumer(broker, &role).await;
         nothing_waits(broker, &role, &mut consumer).await;
     }
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn an_unknown_addressee_is_refused(adapter: &dyn Adapter) {
@@ -94,7 +94,7 @@ pub(crate) async fn an_unknown_addressee_is_refused(adapter: &dyn Adapter) {
         matches!(&receipts[..], [Receipt::Refused(why)] if why.contains("nobody")),
         "{receipts:?}"
     );
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_type_that_must_find_a_queue_is_refused_without_one(adapter: &dyn Adapter) {
@@ -106,13 +106,13 @@ pub(crate) async fn a_type_that_must_find_a_queue_is_refused_without_one(adapter
         matches!(&receipts[..], [Receipt::Refused(why)] if why.contains("order.upgrade")),
         "{receipts:?}"
     );
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_notice_that_nobody_is_bound_to_is_confirmed(adapter: &dyn Adapter) {
     let broker = adapter.broker();
     publish(broker, &[message("m1", "order.paid")]).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_refused_message_takes_no_neighbour_along(adapter: &dyn Adapter) {
@@ -131,7 +131,7 @@ pub(crate) async fn a_refused_message_takes_no_neighbour_along(adapter: &dyn Ada
     let deliveries = take(&mut consumer, 2).await;
     assert_eq!(texts(&deliveries), ["m1", "m4"]);
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn publishing_nothing_yields_no_receipts(adapter: &dyn Adapter) {
@@ -149,7 +149,7 @@ pub(crate) async fn messages_of_one_publisher_arrive_in_order(adapter: &dyn Adap
     let deliveries = take(&mut consumer, ids.len()).await;
     assert_eq!(texts(&deliveries), ids);
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_message_of_a_mebibyte_arrives_whole(adapter: &dyn Adapter) {
@@ -171,7 +171,7 @@ pub(crate) async fn a_message_of_a_mebibyte_arrives_whole(adapter: &dyn Adapter)
     assert!(deliveries[1].message == big.message);
     assert_eq!(deliveries[2].message, "after");
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_message_published_twice_arrives_twice(adapter: &dyn Adapter) {
@@ -182,5 +182,5 @@ pub(crate) async fn a_message_published_twice_arrives_twice(adapter: &dyn Adapte
     let deliveries = take(&mut consumer, 3).await;
     assert_eq!(texts(&deliveries), ["m1", "m1", "m1"]);
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }

@@ -17,7 +17,7 @@ pub(crate) async fn receive_waits_for_the_first_message(adapter: &dyn Adapter) {
     let deliveries = received.unwrap();
     assert_eq!(texts(&deliveries), ["m1"]);
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn receive_returns_at_most_max_and_the_oldest_first(adapter: &dyn Adapter) {
@@ -33,7 +33,7 @@ pub(crate) async fn receive_returns_at_most_max_and_the_oldest_first(adapter: &d
         seen.extend(texts(&deliveries));
     }
     assert_eq!(seen, ids);
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn try_receive_returns_what_is_there_without_waiting(adapter: &dyn Adapter) {
@@ -53,7 +53,7 @@ pub(crate) async fn try_receive_returns_what_is_there_without_waiting(adapter: &
     assert_eq!(texts(&rest), ["m2"]);
     rest.push(first);
     settle(&mut consumer, &rest, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_role_without_a_queue_has_no_consumer_and_no_depth(adapter: &dyn Adapter) {
@@ -78,7 +78,7 @@ pub(crate) async fn nothing_is_delivered_twice_while_it_is_held(adapter: &dyn Ad
     settle(&mut holder, &held, Settlement::Ack).await;
     holder.close().await.unwrap();
     nothing_waits(broker, &RoleName::ORDER, &mut other).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn deliveries_of_a_killed_consumer_come_again_and_say_so(adapter: &dyn Adapter) {
@@ -96,7 +96,7 @@ pub(crate) async fn deliveries_of_a_killed_consumer_come_again_and_say_so(adapte
     }
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
     nothing_waits(broker, &RoleName::ORDER, &mut consumer).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn deliveries_of_a_dropped_consumer_come_again(adapter: &dyn Adapter) {
@@ -112,7 +112,7 @@ pub(crate) async fn deliveries_of_a_dropped_consumer_come_again(adapter: &dyn Ad
         assert_eq!((delivery.attempt, delivery.deliveries), (0, 2));
     }
     settle(&mut consumer, &deliveries, Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn deliveries_of_a_closed_consumer_come_again_at_once(adapter: &dyn Adapter) {
@@ -127,7 +127,7 @@ pub(crate) async fn deliveries_of_a_closed_consumer_come_again_at_once(adapter: 
     assert_eq!(text(&delivery), "m2");
     assert_eq!((delivery.attempt, delivery.deliveries), (0, 2));
     settle(&mut consumer, &[delivery], Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_consumer_holds_no_more_than_its_prefetch(adapter: &dyn Adapter) {
@@ -145,7 +145,7 @@ pub(crate) async fn a_consumer_holds_no_more_than_its_prefetch(adapter: &dyn Ada
     let seen = [texts(&held), texts(&last), texts(&rest)].concat();
     assert_eq!(seen, ids);
     settle(&mut consumer, &[last, rest].concat(), Settlement::Ack).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn two_consumers_share_a_queue_without_overlap(adapter: &dyn Adapter) {
@@ -174,7 +174,7 @@ pub(crate) async fn two_consumers_share_a_queue_without_overlap(adapter: &dyn Ad
     let mut seen = [one, two].concat();
     seen.sort_unstable();
     assert_eq!(seen, ids);
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn a_cancelled_receive_loses_nothing(adapter: &dyn Adapter) {
@@ -206,7 +206,7 @@ pub(crate) async fn a_cancelled_receive_loses_nothing(adapter: &dyn Adapter) {
     assert_eq!(seen, ids, "seed {seed}");
     assert!(cancelled > 0, "seed {seed}");
     nothing_waits(broker, &RoleName::ORDER, &mut consumer).await;
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
 
 pub(crate) async fn thousands_of_messages_arrive_once_each(adapter: &dyn Adapter) {
@@ -232,5 +232,5 @@ pub(crate) async fn thousands_of_messages_arrive_once_each(adapter: &dyn Adapter
     };
     let ((), seen) = tokio::join!(publishing, consuming);
     assert!(seen.iter().eq(&ids));
-    all_is_settled(broker).await;
+    all_is_settled(adapter).await;
 }
