@@ -55,7 +55,8 @@ impl Orders for MySqlTx {
         rows.iter().map(payment).collect()
     }
 
-    // As the payments. A refund changes under the lock of its order, and by its guard.
+    // As the payments, locked. Who changes a refund has locked its order before, so the order in which
+    // these are locked matters little.
     async fn load_refunds(
         &mut self,
         ids: &[&OrderId],
@@ -73,7 +74,8 @@ impl Orders for MySqlTx {
                     provider VARBINARY(512) PATH '$[0]',
                     refund_no VARBINARY(512) PATH '$[1]')) AS wanted) AS number
             STRAIGHT_JOIN refund AS r FORCE INDEX (PRIMARY)
-                ON r.provider = number.provider AND r.refund_no = number.refund_no";
+                ON r.provider = number.provider AND r.refund_no = number.refund_no
+            FOR UPDATE";
         if ids.is_empty() && numbers.is_empty() {
             return Ok(Vec::new());
         }
