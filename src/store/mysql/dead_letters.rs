@@ -75,7 +75,7 @@ impl DeadLetters for MySqlTx {
         reason: &str,
     ) -> Result<()> {
         const MARK: &str = "
-            UPDATE dead_letter SET status = ?, actor = ?, actor_reason = ?
+            UPDATE dead_letter FORCE INDEX (PRIMARY) SET status = ?, actor = ?, actor_reason = ?
             WHERE id = ? AND status = ?";
         let update = sqlx::query(MARK)
             .bind(<&str>::from(to))
