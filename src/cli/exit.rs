@@ -72,6 +72,7 @@ fn of_setup(setup: &store::Setup) -> u8 {
         | store::Setup::OlderSchema { .. }
         | store::Setup::NewerSchema { .. }
         | store::Setup::ChangedMigration { .. }
+        | store::Setup::InterruptedMigration { .. }
         | store::Setup::Tls { .. } => UNREACHABLE,
         store::Setup::Missing(_)
         | store::Setup::Directory(_)

@@ -153,6 +153,16 @@ pub enum Setup {
         /// Which migration.
         version: i64,
     },
+    /// A migration stopped half-way, in a database that cannot roll it back.
+    #[error(
+        "migration {version} of {at} was interrupted and is applied in part, restore a backup or, if it held nothing yet, drop and create the database, then run `orderonce migrate`"
+    )]
+    InterruptedMigration {
+        /// Which database.
+        at: String,
+        /// Which migration.
+        version: i64,
+    },
 }
 
 impl Error {

@@ -14,6 +14,7 @@ mod dead_letters;
 mod error;
 mod history;
 mod inventory;
+pub mod mysql;
 mod orders;
 mod outbox;
 mod parking;

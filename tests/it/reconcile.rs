@@ -173,6 +173,7 @@ const WORLD: &str = "
 enum Engine {
     Sqlite,
     Postgres,
+    MariaDb,
 }
 
 struct World {
@@ -187,6 +188,7 @@ impl World {
         let fresh = match engine {
             Engine::Sqlite => fixture::sqlite::fresh().await,
             Engine::Postgres => fixture::postgres::fresh().await,
+            Engine::MariaDb => fixture::mariadb::fresh().await,
         };
         let now = fresh.begin().await.now().await.unwrap().0;
         Self {
@@ -226,6 +228,14 @@ impl World {
                 // Zero bytes and the notation of bytes are SQLite's.
                 let bytes = sql.replace("zeroblob(32)", "decode(repeat('00', 32), 'hex')");
                 let bytes = bytes.replace("(x'", r"('\x").replace(" x'", r" '\x");
+                let statements = sqlx::raw_sql(AssertSqlSafe(bytes));
+                let done = statements.execute(connection).await;
+                done.unwrap().rows_affected()
+            }
+            (Engine::MariaDb, Connection::MySql(connection)) => {
+                // A word of MySQL's own must be quoted.
+                let quoted = sql.replace(" key", " `key`");
+                let bytes = quoted.replace("zeroblob(32)", "UNHEX(REPEAT('00', 32))");
                 let statements = sqlx::raw_sql(AssertSqlSafe(bytes));
                 let done = statements.execute(connection).await;
                 done.unwrap().rows_affected()
@@ -341,6 +351,15 @@ macro_rules! breaks {
                     #[tokio::test]
                     async fn $name() {
                         super::$name(super::Engine::Postgres).await;
+                    }
+                )*
+            }
+
+            mod mariadb {
+                $(
+                    #[tokio::test]
+                    async fn $name() {
+                        super::$name(super::Engine::MariaDb).await;
                     }
                 )*
             }
@@ -589,6 +608,15 @@ macro_rules! on_every_store {
                 #[tokio::test]
                 async fn $test() {
                     super::$test(super::Engine::Postgres).await;
+                }
+            )*
+        }
+
+        mod mariadb {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    super::$test(super::Engine::MariaDb).await;
                 }
             )*
         }

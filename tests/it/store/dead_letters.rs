@@ -137,6 +137,12 @@ pub(super) async fn any_bytes_are_kept(fresh: &Fresh) {
                 .await
                 .unwrap()
         }
+        Connection::MySql(connection) => {
+            sqlx::query_scalar("SELECT raw FROM dead_letter ORDER BY id")
+                .fetch_all(connection)
+                .await
+                .unwrap()
+        }
         other => panic!("no way to ask {other:?}"),
     };
     assert_eq!(kept, [Vec::new(), every]);

@@ -50,6 +50,9 @@ pub(crate) async fn number(tx: &mut dyn Tx, sql: &'static str) -> i64 {
         Connection::Postgres(connection) => {
             sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
         }
+        Connection::MySql(connection) => {
+            sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+        }
         other => panic!("no way to ask {other:?}"),
     }
 }
@@ -158,6 +161,113 @@ pub(crate) mod postgres {
             advance: Box::new(move |by| clock.advance(by)),
             _keep: Box::new(()),
             remove: Box::pin(async move { drop_database(&name).await }),
+        }
+    }
+}
+
+pub(crate) mod mariadb {
+    use super::Fresh;
+    use crate::servers;
+    use orderonce::store::mysql::{Database, MySqlStore, Options};
+    use sqlx::mysql::MySqlConnection;
+    use sqlx::{AssertSqlSafe, Connection};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    /// The tables, each emptied for the next test: that takes a tenth of the time of making them.
+    const TABLES: [&str; 15] = [
+        "orders",
+        "order_line",
+        "order_transition",
+        "payment",
+        "refund",
+        "stock",
+        "reservation",
+        "deduction_flow",
+        "account",
+        "account_flow",
+        "idempotent_record",
+        "parked_event",
+        "outbox",
+        "dead_letter",
+        "lease",
+    ];
+
+    pub(crate) fn server() -> String {
+        servers::shared("ORDERONCE_TEST_MARIADB_URL")
+    }
+
+    pub(crate) fn options(url: &str) -> Options {
+        Options {
+            url: url.to_owned(),
+            lock_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(30),
+            connections: 4,
+        }
+    }
+
+    /// Runs statements at a URL.
+    pub(crate) async fn run(url: &str, sql: &str) {
+        let mut connection = MySqlConnection::connect(url).await.unwrap();
+        let statements = AssertSqlSafe(sql.to_owned());
+        let done = sqlx::raw_sql(statements).execute(&mut connection).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        connection.close().await.unwrap();
+    }
+
+    /// The URL of a database on the server.
+    pub(crate) fn url_of(name: &str) -> String {
+        let server = server();
+        let (base, _) = server.rsplit_once('/').unwrap();
+        format!("{base}/{name}")
+    }
+
+    pub(crate) fn new_name() -> String {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (process, random) = (std::process::id(), fastrand::u16(..));
+        format!("orderonce_{process}_{random}_{number}")
+    }
+
+    static EMPTY: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    /// The name of an empty database with the newest schema.
+    pub(crate) async fn migrated() -> String {
+        let empty = EMPTY.lock().unwrap().pop();
+        if let Some(name) = empty {
+            return name;
+        }
+        let name = new_name();
+        run(&server(), &format!("CREATE DATABASE {name}")).await;
+        let (database, _) = Database::migrate(&options(&url_of(&name))).await.unwrap();
+        database.close().await;
+        name
+    }
+
+    /// Empties a database for the next test.
+    pub(crate) async fn give_back(name: String) {
+        let mut sql: String = TABLES.map(|table| format!("DELETE FROM {table};")).concat();
+        sql.push_str(
+            "ALTER TABLE outbox AUTO_INCREMENT = 1; ALTER TABLE dead_letter AUTO_INCREMENT = 1",
+        );
+        run(&url_of(&name), &sql).await;
+        EMPTY.lock().unwrap().push(name);
+    }
+
+    pub(crate) async fn drop_database(name: &str) {
+        run(&server(), &format!("DROP DATABASE {name}")).await;
+    }
+
+    pub(crate) async fn fresh() -> Fresh {
+        let name = migrated().await;
+        let database = Database::open(&options(&url_of(&name))).await.unwrap();
+        let clock = database.clone();
+        Fresh {
+            store: Arc::new(MySqlStore::new(database)),
+            advance: Box::new(move |by| clock.advance(by)),
+            _keep: Box::new(()),
+            remove: Box::pin(give_back(name)),
         }
     }
 }

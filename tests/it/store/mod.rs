@@ -7,8 +7,10 @@ mod accounts;
 mod claims;
 mod dead_letters;
 pub(crate) mod fixture;
+mod holding;
 mod inventory;
 mod open;
+mod open_mysql;
 mod open_postgres;
 mod orders;
 mod outbox;
@@ -116,6 +118,9 @@ macro_rules! store_suite {
                     a_lease_that_ended_can_be_taken_and_fences_off_its_holder
                     a_lease_given_back_can_be_taken_at_once
                     a_lease_given_back_late_does_not_end_the_next_one;
+                holding:
+                    a_row_that_was_taken_back_can_be_held
+                    holding_a_row_leaves_nothing_behind;
                 text:
                     ids_are_compared_byte_by_byte
                     keys_are_compared_byte_by_byte
@@ -156,3 +161,4 @@ macro_rules! store_suite {
 
 store_suite!(sqlite, crate::store::fixture::sqlite::fresh);
 store_suite!(postgres, crate::store::fixture::postgres::fresh);
+store_suite!(mariadb, crate::store::fixture::mariadb::fresh);

@@ -1,10 +1,11 @@
 //! Every statement of the stores, as it stands in the source.
 
-use super::fixture::postgres;
 use super::fixture::sqlite::options;
+use super::fixture::{mariadb, postgres};
 use orderonce::store::sqlite::Database;
 use orderonce::store::{Connection, Tx};
 use serde_json::Value;
+use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
@@ -182,6 +183,86 @@ async fn no_statement_of_a_batch_scans_a_table_of_postgres() {
         scans(&plan, &mut found);
         assert!(found.is_empty(), "{file}: {text}\n{found:?}\n{plan:#}");
     }
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
+}
+
+/// Reads its first rows in the order of their numbers, or counts.
+const MARIADB_WHOLE: [&str; 2] = [
+    "SELECT id, aggregate, addressee, event_type, message_id, headers, message, created_at, failures, last_error
+            FROM outbox AS head",
+    "SELECT COUNT(*), (SELECT created_at FROM outbox",
+];
+
+fn mysql_session(tx: &mut dyn Tx) -> &mut MySqlConnection {
+    match tx.connection() {
+        Connection::MySql(connection) => connection,
+        other => panic!("a session of {other:?}"),
+    }
+}
+
+/// The steps of a statement's plan.
+async fn mysql_plan(session: &mut MySqlConnection, file: &str, text: &str) -> Vec<MySqlRow> {
+    let explain = format!("EXPLAIN {text}");
+    let mut explain = sqlx::query(AssertSqlSafe(explain)).persistent(false);
+    let parameters = text.matches('?').count();
+    for before in text.split('?').take(parameters) {
+        // A number compared with a text does not find its rows by an index.
+        explain = if before.ends_with("WHERE id = ") {
+            explain.bind(1)
+        } else {
+            explain.bind("1")
+        };
+    }
+    let rows = explain.fetch_all(session).await;
+    rows.unwrap_or_else(|error| panic!("{file}: {text}\n{error}"))
+}
+
+#[tokio::test]
+async fn every_statement_of_mysql_can_be_prepared() {
+    let fresh = mariadb::fresh().await;
+    let mut tx = fresh.begin().await;
+    for (file, text) in statements("mysql") {
+        mysql_plan(mysql_session(&mut *tx), &file, &text).await;
+    }
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
+}
+
+#[tokio::test]
+async fn no_statement_of_a_batch_scans_a_table_of_mysql() {
+    let fresh = mariadb::fresh().await;
+    let mut tx = fresh.begin().await;
+    let mut steps = 0;
+    for (file, text) in statements("mysql") {
+        let is_whole = MARIADB_WHOLE.iter().any(|whole| text.starts_with(whole));
+        if !INDEXED.contains(&&*file) || is_whole {
+            continue;
+        }
+        for step in mysql_plan(mysql_session(&mut *tx), &file, &text).await {
+            let cell = |name: &str| {
+                let text = step.get_unchecked::<Option<String>, _>(name);
+                text.unwrap_or_default()
+            };
+            let (table, how, reference) = (cell("table"), cell("type"), cell("ref"));
+            let is_set = cell("Extra").contains("Table function: json_table")
+                || table.is_empty()
+                || table.starts_with('<');
+            // By the role alone it would go through all that a role has ever claimed.
+            let by_role_alone = ["claim", "parked"].contains(&&*table)
+                && cell("key") == "PRIMARY"
+                && !reference.contains(',');
+            let scans = ["ALL", "index"].contains(&&*how) && !is_set;
+            assert!(
+                !scans && !by_role_alone,
+                "{file}: {text}\n{table} by {how} {} ({reference}) {}",
+                cell("key"),
+                cell("Extra")
+            );
+            steps += 1;
+        }
+    }
+    assert!(steps > 80, "{steps} steps");
     tx.rollback().await.unwrap();
     fresh.finish().await;
 }
