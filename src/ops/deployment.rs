@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::domain::account::PointsRule;
 use crate::domain::{RetryPolicy, RoleName};
 use crate::message::Limits;
+use crate::store::mysql::{self, MySqlStore};
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{self, Store};
@@ -102,6 +103,10 @@ impl Deployment {
                 let database = postgres::Database::open(&postgres_options(config)).await?;
                 (Arc::new(PostgresStore::new(database)), None)
             }
+            Kind::MySql => {
+                let database = mysql::Database::open(&mysql_options(config)).await?;
+                (Arc::new(MySqlStore::new(database)), None)
+            }
         };
         Ok(Self {
             config: config.clone(),
@@ -127,6 +132,11 @@ impl Deployment {
                 let options = postgres_options(config);
                 let (database, applied) = postgres::Database::migrate(&options).await?;
                 (Arc::new(PostgresStore::new(database)), None, applied)
+            }
+            Kind::MySql => {
+                let options = mysql_options(config);
+                let (database, applied) = mysql::Database::migrate(&options).await?;
+                (Arc::new(MySqlStore::new(database)), None, applied)
             }
         };
         let deployment = Self {
@@ -269,6 +279,7 @@ impl Deployment {
 enum Kind {
     Sqlite,
     Postgres,
+    MySql,
 }
 
 impl Kind {
@@ -276,6 +287,8 @@ impl Kind {
         let url = config.store.url.as_str();
         if url.starts_with("postgres") {
             Self::Postgres
+        } else if url.starts_with("mysql") || url.starts_with("mariadb") {
+            Self::MySql
         } else {
             Self::Sqlite
         }
@@ -307,6 +320,15 @@ fn amqp_options(config: &Config) -> amqp::Options {
 
 fn postgres_options(config: &Config) -> postgres::Options {
     postgres::Options {
+        url: config.store.url.as_str().to_owned(),
+        lock_timeout: config.store.busy_timeout,
+        statement_timeout: config.store.statement_timeout,
+        connections: config.store.connections,
+    }
+}
+
+fn mysql_options(config: &Config) -> mysql::Options {
+    mysql::Options {
         url: config.store.url.as_str().to_owned(),
         lock_timeout: config.store.busy_timeout,
         statement_timeout: config.store.statement_timeout,
