@@ -117,6 +117,12 @@ impl Adapter for AmqpAdapter {
         self.proxy.cut();
         while self.consumers().await > 0 {}
     }
+
+    /// What was written to a connection that is cut may never arrive.
+    async fn end_holds(&self) {
+        self.broker.close().await;
+        while self.consumers().await > 0 {}
+    }
 }
 
 /// Hundreds of quorum queues would slow the server down.

@@ -183,7 +183,8 @@ pub(crate) async fn a_cancelled_receive_loses_nothing(adapter: &dyn Adapter) {
     let mut random = fastrand::Rng::with_seed(seed);
     let (messages, ids) = numbered(400);
     publish(broker, &messages).await;
-    let mut consumer = consumer(broker, &RoleName::ORDER).await;
+    // So few that it often has to wait for more.
+    let mut consumer = broker.consumer(&RoleName::ORDER, 5).await.unwrap();
     let mut seen = Vec::new();
     let mut cancelled = 0;
     while seen.len() < ids.len() {
