@@ -8,9 +8,11 @@
 //! original is acknowledged. If the process ends in between there are two, and the claim tells.
 //!
 //! **A killer takes no neighbour along.** What was prefetched with it would be counted too. Once a
-//! message arrives that was left unsettled again and again, the consumer releases what else it has,
-//! goes on with a prefetch of one, and returns to its own only when some messages in a row were
-//! innocent. Copies carry how often the message was left unsettled, so that the limit holds for them.
+//! message arrives that was left unsettled again and again, the consumer releases what else it has
+//! and goes on with a smaller prefetch: the smaller, the more often the message was left, and at last
+//! one. It returns to its own only when some messages in a row were innocent. So a process that is
+//! killed a few times by somebody else goes on in batches. Copies carry how often the message was
+//! left unsettled, so that the limit holds for them.
 
 use super::Shared;
 use super::acks::{Ack, acks};
@@ -32,6 +34,12 @@ use tokio::task::JoinHandle;
 /// Unsettled deliveries in a row after which a message comes alone. One may have been any restart;
 /// from the second on, the message may be what ends the process.
 const SUSPECT_AFTER: u32 = 2;
+
+/// The prefetch for a message that was left unsettled that often; each time more it is a quarter.
+const FIRST_PACE: u16 = 64;
+
+/// How many deliveries before its last a message comes alone at the latest.
+const ALONE_BEFORE_LIMIT: u32 = 3;
 
 /// Innocent messages in a row after which the consumer takes many at a time again.
 const CALM_AFTER: u32 = 32;
@@ -72,7 +80,7 @@ struct Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     Full,
-    OneByOne { calm: u32 },
+    Careful { prefetch: u16, calm: u32 },
 }
 
 impl AmqpConsumer {
@@ -95,7 +103,10 @@ impl AmqpConsumer {
         let link = &self.shared.consuming;
         let channel = link.channel().await?;
         let (pace, prefetch) = match self.suspect_after() {
-            0 => (Pace::OneByOne { calm: 0 }, 1),
+            0 => {
+                let (prefetch, calm) = (1, 0);
+                (Pace::Careful { prefetch, calm }, prefetch)
+            }
             _ => (Pace::Full, self.prefetch),
         };
         let stream = consume(&channel, &self.queue, prefetch).await;
@@ -114,6 +125,19 @@ impl AmqpConsumer {
 
     fn suspect_after(&self) -> u32 {
         SUSPECT_AFTER.min(self.shared.delivery_limit - 1)
+    }
+
+    /// How many may be held together with a message that was left unsettled that often.
+    fn prefetch_with(&self, unsettled: u32) -> u16 {
+        let suspicion = match unsettled.checked_sub(self.suspect_after()) {
+            None => return self.prefetch,
+            Some(suspicion) => suspicion,
+        };
+        if unsettled + ALONE_BEFORE_LIMIT >= self.shared.delivery_limit {
+            return 1;
+        }
+        let fewer = FIRST_PACE.checked_shr(2 * suspicion).unwrap_or(0);
+        fewer.clamp(1, self.prefetch)
     }
 
     /// Returns what has arrived, from none to `max`. Nothing is awaited between taking a delivery
@@ -162,12 +186,15 @@ impl AmqpConsumer {
             );
             let exhausted = std::mem::take(&mut session.exhausted);
             (session.copies(exhausted, crashed), None)
-        } else if session.pace == Pace::Full && session.has_suspect(suspect_after) {
-            session.pace = Pace::OneByOne { calm: 0 };
-            let neighbours = session.arrived.split_off(1);
+        } else if let prefetch = self.prefetch_with(session.suspicion())
+            && prefetch < session.pace.prefetch(self.prefetch)
+        {
+            session.pace = Pace::Careful { prefetch, calm: 0 };
+            let together = usize::from(prefetch).min(session.arrived.len());
+            let neighbours = session.arrived.split_off(together);
             let switch = Switch {
                 stream: session.stream.take()?,
-                prefetch: 1,
+                prefetch,
                 release_late: true,
             };
             (session.copies(neighbours, &self.queue), Some(switch))
@@ -190,6 +217,16 @@ impl AmqpConsumer {
             copies,
             switch,
         })
+    }
+}
+
+impl Pace {
+    /// How many are held at most, if `full` are at full pace.
+    fn prefetch(self, full: u16) -> u16 {
+        match self {
+            Self::Full => full,
+            Self::Careful { prefetch, .. } => prefetch,
+        }
     }
 }
 
@@ -241,14 +278,15 @@ impl Session {
         }
     }
 
-    fn has_suspect(&self, suspect_after: u32) -> bool {
-        let mut arrived = self.arrived.iter().filter_map(|tag| self.held.get(tag));
-        arrived.any(|held| held.unsettled >= suspect_after)
+    /// How often any message that nobody has seen was left unsettled, at most.
+    fn suspicion(&self) -> u32 {
+        let arrived = self.arrived.iter().filter_map(|tag| self.held.get(tag));
+        arrived.map(|held| held.unsettled).max().unwrap_or(0)
     }
 
     fn is_calm(&self) -> bool {
         let is_calm = |calm| calm >= CALM_AFTER && self.arrived.is_empty();
-        matches!(self.pace, Pace::OneByOne { calm } if is_calm(calm))
+        matches!(self.pace, Pace::Careful { calm, .. } if is_calm(calm))
     }
 
     fn copies(&self, tags: impl IntoIterator<Item = u64>, queue: &ShortString) -> Copies {
@@ -262,10 +300,7 @@ impl Session {
     }
 
     fn hand_out(&mut self, max: usize, suspect_after: u32) -> Vec<Delivery> {
-        let max = match self.pace {
-            Pace::Full => max,
-            Pace::OneByOne { .. } => max.min(1),
-        };
+        let max = max.min(self.pace.prefetch(u16::MAX).into());
         let tags = self.arrived.drain(..max.min(self.arrived.len()));
         let mut deliveries = Vec::with_capacity(tags.len());
         for id in tags {
@@ -273,7 +308,7 @@ impl Session {
                 continue;
             };
             held.stage = Stage::HandedOut;
-            if let Pace::OneByOne { calm } = &mut self.pace {
+            if let Pace::Careful { calm, .. } = &mut self.pace {
                 *calm = match held.unsettled >= suspect_after {
                     true => 0,
                     false => calm.saturating_add(1),

@@ -129,7 +129,10 @@ async fn what_was_decided_before_the_database_went_is_settled_and_the_rest_comes
     ));
     assert_eq!(world.claims("1").await, ["order O1/order.create applied"]);
     let depth = world.queue.depth(&RoleName::ORDER).await.unwrap();
-    assert_eq!((depth.ready, depth.delayed, depth.unsettled), (2, 1, Some(0)));
+    assert_eq!(
+        (depth.ready, depth.delayed, depth.unsettled),
+        (2, 1, Some(0))
+    );
     let left = "SELECT attempt FROM queue_message ORDER BY id";
     assert_eq!(world.rows(left).await, ["1", "0", "0"]);
     worker.close().await.unwrap();

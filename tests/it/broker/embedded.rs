@@ -1,9 +1,9 @@
 //! The embedded queue: the suite, and what only a queue with leases does.
 
 use super::{
-    Adapter, DELIVERY_LIMIT, audit, broker_suite, cancelled_after, consumer,
-    in_time, message, nothing_is_left, nothing_waits, numbered, orders, publish, settle, take, take_one, text,
-    texts, topology,
+    Adapter, DELIVERY_LIMIT, audit, broker_suite, cancelled_after, consumer, in_time, message,
+    nothing_is_left, nothing_waits, numbered, orders, publish, settle, take, take_one, text, texts,
+    topology,
 };
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -89,7 +89,9 @@ impl AmqpAdapter {
                 ..QueueDeclareOptions::default()
             };
             let queue = self.queue(role).as_str().into();
-            let declared = self.channel.queue_declare(queue, passive, FieldTable::default());
+            let declared = self
+                .channel
+                .queue_declare(queue, passive, FieldTable::default());
             consumers += declared.await.unwrap().consumer_count();
         }
         consumers
@@ -141,12 +143,18 @@ impl Drop for AmqpAdapter {
             for name in queues.chain(delays.clone()) {
                 let name = format!("{prefix}{name}");
                 let options = QueueDeleteOptions::default();
-                channel.queue_delete(name.as_str().into(), options).await.unwrap();
+                channel
+                    .queue_delete(name.as_str().into(), options)
+                    .await
+                    .unwrap();
             }
             let delays = delays.map(|name| format!("{prefix}{name}"));
             for name in delays.into_iter().chain([exchange]) {
                 let options = ExchangeDeleteOptions::default();
-                channel.exchange_delete(name.as_str().into(), options).await.unwrap();
+                channel
+                    .exchange_delete(name.as_str().into(), options)
+                    .await
+                    .unwrap();
             }
             connection.close(200, "OK".into()).await.unwrap();
         };

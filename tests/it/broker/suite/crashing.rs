@@ -1,8 +1,8 @@
 //! Messages that seem to kill the process.
 
 use crate::broker::{
-    Adapter, DELIVERY_LIMIT, all_is_settled, consumer, crashed, nothing_waits, orders, publish, settle,
-    take, take_one, text, texts,
+    Adapter, DELIVERY_LIMIT, all_is_settled, consumer, crashed, nothing_waits, orders, publish,
+    settle, take, take_one, text, texts,
 };
 use orderonce::broker::{Settlement, Tag};
 use orderonce::domain::RoleName;
