@@ -23,6 +23,8 @@ mod janitor;
 #[cfg(test)]
 mod parking;
 #[cfg(test)]
+mod proxy;
+#[cfg(test)]
 mod reconcile;
 #[cfg(test)]
 mod relay;

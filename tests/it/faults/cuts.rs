@@ -1,8 +1,8 @@
 //! Connections that are cut at each step.
 
-use super::proxy::Proxy;
 use super::{DATABASES, SMALL_BATCHES, go_on, stands_still};
 use crate::day::Day;
+use crate::proxy::Proxy;
 use crate::servers::Servers;
 use crate::site::Site;
 use orderonce::testkit::kill;

@@ -10,7 +10,6 @@ mod cuts;
 mod demo;
 mod health;
 mod kills;
-mod proxy;
 mod restarts;
 mod stops;
 

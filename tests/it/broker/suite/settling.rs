@@ -92,7 +92,9 @@ pub(crate) async fn a_released_message_comes_back_at_once_with_no_attempt_counte
     let mut consumer = consumer(broker, &RoleName::ORDER).await;
     let again = take_one(&mut consumer).await;
     assert_eq!(text(&again), "m1");
-    assert_eq!((again.attempt, again.deliveries), (0, 2));
+    assert_eq!(again.attempt, 0);
+    // The consumer that released it may have been the first to have it back.
+    assert!(again.deliveries >= 2, "{again:?}");
     settle(&mut consumer, &[again], Settlement::Ack).await;
     all_is_settled(adapter).await;
 }

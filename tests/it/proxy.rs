@@ -21,6 +21,8 @@ struct Shared {
     cuts: watch::Sender<u64>,
     /// Whether the next answer of the server is kept back, and its connection cut.
     swallowing: AtomicBool,
+    /// Whether new connections are cut at once.
+    shut: AtomicBool,
 }
 
 impl Proxy {
@@ -31,6 +33,7 @@ impl Proxy {
             server: host(url).to_owned(),
             cuts: watch::Sender::new(0),
             swallowing: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
         });
         Self {
             address: listener.local_addr().unwrap(),
@@ -47,6 +50,17 @@ impl Proxy {
     /// Cuts all connections. New ones are let through.
     pub(crate) fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Cuts all connections, and new ones too until it is opened again.
+    pub(crate) fn shut(&self) {
+        self.shared.shut.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
+    /// Lets connections through again.
+    pub(crate) fn open(&self) {
+        self.shared.shut.store(false, Ordering::SeqCst);
     }
 
     /// Keeps the server's next answer back, on whichever connection, and cuts all of them: the server
@@ -73,6 +87,9 @@ async fn listen(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             let mut cuts = shared.cuts.subscribe();
+            if shared.shut.load(Ordering::SeqCst) {
+                return;
+            }
             // A server that is away cuts the connection by itself.
             let Ok(server) = TcpStream::connect(&shared.server).await else {
                 return;
