@@ -99,10 +99,10 @@ fn of_broker_setup(setup: &broker::Setup) -> u8 {
         | broker::Setup::Login { .. }
         | broker::Setup::VirtualHost { .. }
         | broker::Setup::Permission { .. }
+        | broker::Setup::Missing { .. }
         | broker::Setup::ServerTooOld { .. } => UNREACHABLE,
         broker::Setup::Url { .. }
         | broker::Setup::CaFile { .. }
-        | broker::Setup::Missing { .. }
         | broker::Setup::Mismatch { .. }
         | broker::Setup::NoDeadLetters { .. }
         | broker::Setup::SameName { .. }

@@ -333,11 +333,13 @@ impl Shared {
     }
 }
 
-/// Waits longer and longer while something is away, and says so once.
+/// Waits longer and longer while something is away, and says so once, and again when it is away for
+/// another reason.
 struct Patience {
     who: String,
     wait: Duration,
     since: Option<Instant>,
+    reason: String,
 }
 
 impl Patience {
@@ -346,6 +348,7 @@ impl Patience {
             who,
             wait: FIRST_WAIT,
             since: None,
+            reason: String::new(),
         }
     }
 
@@ -360,9 +363,15 @@ impl Patience {
             }
             Error::Store(_) | Error::Broker(_) => {}
         }
-        if self.since.is_none() {
-            self.since = Some(Instant::now());
-            tracing::warn!(who = self.who, %error, "waiting for it to come back");
+        let reason = error.to_string();
+        if self.since.is_none() || self.reason != reason {
+            self.since.get_or_insert_with(Instant::now);
+            tracing::warn!(
+                who = self.who,
+                error = reason,
+                "waiting for it to come back"
+            );
+            self.reason = reason;
         }
         tokio::select! {
             () = stop.cancelled() => {}
