@@ -10,4 +10,5 @@
 pub mod kill;
 pub mod model;
 pub mod schedule;
+pub mod sql;
 pub mod stories;

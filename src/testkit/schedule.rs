@@ -1,4 +1,4 @@
-//! Random schedules: the real system, with its store in a file and the embedded queue, under
+//! Random schedules: the real system, with its store in a file or on a server and the embedded queue, under
 //! copies, reordering, crashes, lost leases and a broker that fails, compared with the
 //! [model](super::model) step by step and at the end.
 //!
@@ -13,6 +13,7 @@ mod system;
 mod tables;
 
 use crate::store::sqlite::Database;
+use crate::testkit::sql::Reader;
 use player::Player;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,17 +28,35 @@ use tempfile::TempDir;
 /// # Errors
 /// The first [`Failure`] that is found.
 pub fn run_many(first: u64, count: u64) -> Result<Summary, Failure> {
-    let template = Template::create().map_err(|problem| problem.at(first, Vec::new()))?;
+    // Half of the time a schedule waits for the thread of its database.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    run_on(&vec![None; threads], first, count)
+}
+
+/// Runs schedules as [`run_many`] does, with the store in databases on servers: as many at a time as
+/// there are URLs, each of a database that is empty at first. The queue is the embedded one.
+///
+/// # Errors
+/// The first [`Failure`] that is found.
+pub fn run_many_on(servers: &[String], first: u64, count: u64) -> Result<Summary, Failure> {
+    let servers: Vec<_> = servers.iter().map(|url| Some(url.as_str())).collect();
+    run_on(&servers, first, count)
+}
+
+/// Runs schedules, one at a time in each database.
+fn run_on(databases: &[Option<&str>], first: u64, count: u64) -> Result<Summary, Failure> {
+    let template = Template::create(databases);
+    let template = template.map_err(|problem| problem.at(first, Vec::new()))?;
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let result = Mutex::new(Ok(Summary::default()));
-    let work = || {
+    let work = |database: Option<&str>| {
         while !failed.load(Ordering::Relaxed) {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= count {
                 return;
             }
-            let ran = template.run(first.wrapping_add(number), false);
+            let ran = template.run(database, first.wrapping_add(number), false);
             let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
             match (&mut *result, ran) {
                 (Ok(sum), Ok(summary)) => sum.add(summary),
@@ -49,11 +68,9 @@ pub fn run_many(first: u64, count: u64) -> Result<Summary, Failure> {
             }
         }
     };
-    // Half of the time a schedule waits for the thread of its database.
-    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
+        for &database in databases {
+            scope.spawn(move || work(database));
         }
     });
     result.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -65,8 +82,8 @@ pub fn run_many(first: u64, count: u64) -> Result<Summary, Failure> {
 /// # Errors
 /// [`Failure`].
 pub fn replay(seed: u64) -> Result<Summary, Failure> {
-    let template = Template::create().map_err(|problem| problem.at(seed, Vec::new()))?;
-    template.run(seed, true)
+    let template = Template::create(&[]).map_err(|problem| problem.at(seed, Vec::new()))?;
+    template.run(None, seed, true)
 }
 
 /// How often schedules did what they are there for.
@@ -159,22 +176,26 @@ struct Template {
 }
 
 impl Template {
-    fn create() -> Result<Self, Problem> {
+    /// Makes it, and the tables of the databases on servers.
+    fn create(databases: &[Option<&str>]) -> Result<Self, Problem> {
         let folder = folder()?;
         let file = folder.path().join("template.db");
         let runtime = runtime()?;
         runtime.block_on(async {
             let (database, _) = Database::migrate(&system::options(&file)).await?;
             database.close().await;
+            for url in databases.iter().flatten() {
+                system::migrate(url).await?;
+            }
             Ok::<_, Problem>(())
         })?;
         Ok(Self { folder, file })
     }
 
-    fn run(&self, seed: u64, thorough: bool) -> Result<Summary, Failure> {
+    fn run(&self, server: Option<&str>, seed: u64, thorough: bool) -> Result<Summary, Failure> {
         let file = self.folder.path().join(format!("{seed}.db"));
         let mut steps = Vec::new();
-        let play = AssertUnwindSafe(|| self.play(&file, seed, thorough, &mut steps));
+        let play = AssertUnwindSafe(|| self.play(&file, server, seed, thorough, &mut steps));
         let played = std::panic::catch_unwind(play)
             .unwrap_or_else(|panic| Err(Problem(format!("panicked: {}", said(&*panic)))));
         remove(&file);
@@ -184,17 +205,47 @@ impl Template {
     fn play(
         &self,
         file: &Path,
+        server: Option<&str>,
         seed: u64,
         thorough: bool,
         steps: &mut Vec<String>,
     ) -> Result<Summary, Problem> {
         std::fs::copy(&self.file, file)?;
         runtime()?.block_on(async {
-            let mut player = Player::open(file, seed, thorough, steps).await?;
+            if let Some(url) = server {
+                empty(url).await?;
+            }
+            let mut player = Player::open(file, server, seed, thorough, steps).await?;
             player.play().await?;
             player.close().await
         })
     }
+}
+
+/// Takes all rows out of a database on a server.
+async fn empty(url: &str) -> sqlx::Result<()> {
+    const TABLES: [&str; 15] = [
+        "orders",
+        "order_line",
+        "order_transition",
+        "payment",
+        "refund",
+        "stock",
+        "reservation",
+        "deduction_flow",
+        "account",
+        "account_flow",
+        "idempotent_record",
+        "parked_event",
+        "outbox",
+        "dead_letter",
+        "lease",
+    ];
+    let mut database = Reader::open(url).await?;
+    for table in TABLES {
+        database.execute(format!("DELETE FROM {table}")).await?;
+    }
+    database.close().await
 }
 
 /// Where `fsync` costs nothing, if there is such a place: what a machine that loses its power keeps

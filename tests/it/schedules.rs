@@ -3,7 +3,8 @@
 //! They are always the same, so that a change is to blame for what it breaks. `ORDERONCE_SCHEDULES`
 //! says how many, `ORDERONCE_SEED` replays one, or starts there if both are set.
 
-use orderonce::testkit::schedule::{Failure, Summary, replay, run_many};
+use crate::{servers, sql};
+use orderonce::testkit::schedule::{Failure, Summary, replay, run_many, run_many_on};
 use orderonce::worker::Point;
 use std::time::Instant;
 use strum::IntoEnumIterator;
@@ -26,6 +27,39 @@ fn whatever_goes_wrong_every_schedule_ends_as_the_model_says() {
     if summary.schedules >= SCHEDULES {
         assert_covered(&summary);
     }
+}
+
+/// On servers a schedule takes longer; there are fewer, and others than in files.
+const ON_SERVERS: u64 = 150;
+const FIRST_SEED_ON_SERVERS: u64 = 100_001;
+
+/// Schedules at a time.
+const DATABASES: usize = 4;
+
+async fn every_schedule_ends_as_the_model_says_on(server: &str) {
+    let mut databases = Vec::new();
+    for _ in 0..DATABASES {
+        let name = format!("schedule{:08x}", fastrand::u32(..));
+        databases.push(sql::create_database(server, &name).await);
+    }
+    let count = setting("ORDERONCE_SCHEDULES").map_or(ON_SERVERS, |count| count.min(ON_SERVERS));
+    let first = setting("ORDERONCE_SEED").unwrap_or(FIRST_SEED_ON_SERVERS);
+    let run = move || run_many_on(&databases, first, count);
+    let ran = tokio::task::spawn_blocking(run).await.unwrap();
+    let summary = ran.unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(summary.schedules, count);
+}
+
+#[tokio::test]
+async fn every_schedule_ends_as_the_model_says_on_postgresql() {
+    let server = servers::shared("ORDERONCE_TEST_POSTGRES_URL");
+    every_schedule_ends_as_the_model_says_on(&server).await;
+}
+
+#[tokio::test]
+async fn every_schedule_ends_as_the_model_says_on_mariadb() {
+    let server = servers::shared("ORDERONCE_TEST_MARIADB_URL");
+    every_schedule_ends_as_the_model_says_on(&server).await;
 }
 
 /// Schedules that no longer do what they are there for prove nothing.

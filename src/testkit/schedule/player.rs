@@ -34,6 +34,7 @@ const PASSING: [(u8, Duration); 5] = [
 pub(super) struct Player<'s> {
     rng: Rng,
     path: PathBuf,
+    server: Option<String>,
     thorough: bool,
     steps: &'s mut Vec<String>,
     summary: Summary,
@@ -88,6 +89,7 @@ struct Read {
 impl<'s> Player<'s> {
     pub(super) async fn open(
         path: &Path,
+        server: Option<&str>,
         seed: u64,
         thorough: bool,
         steps: &'s mut Vec<String>,
@@ -101,19 +103,21 @@ impl<'s> Player<'s> {
             users: if large { 3 } else { rng.usize(1..3) },
         };
         let story = stories::generate(&mut rng, size).into();
+        let file = format!("sqlite://{}", path.display());
         let tap = Tap::default();
         let keep_acked = rng.bool();
-        let system = System::open(path, &tap, gate(&mut rng), keep_acked).await?;
+        let system = System::open(path, server, &tap, gate(&mut rng), keep_acked).await?;
         let seconds = |duration: Duration| u32::try_from(duration.as_secs()).unwrap_or(u32::MAX);
         Ok(Self {
             rng,
             path: path.to_owned(),
+            server: server.map(str::to_owned),
             thorough,
             steps,
             summary: Summary::default(),
             model: Model::new(seconds(PAY_WITHIN)).parking_for(seconds(PARK_FOR)),
             story,
-            tables: Tables::open(path).await?,
+            tables: Tables::open(&file, server.unwrap_or(&file)).await?,
             tap,
             publisher: system.broker.publisher().await?,
             system,
@@ -180,7 +184,7 @@ impl<'s> Player<'s> {
     }
 
     fn now(&self) -> i64 {
-        self.system.database.now().0
+        self.system.now().0
     }
 
     fn chance(&mut self, percent: u8) -> bool {
@@ -257,7 +261,7 @@ impl<'s> Player<'s> {
         let meta = Meta {
             id: message_id,
             source: "schedule",
-            time: self.system.database.now(),
+            time: self.system.now(),
             traceparent: None,
         };
         let outgoing = Outgoing {
@@ -300,7 +304,7 @@ impl<'s> Player<'s> {
 
     fn pass(&mut self, time: Duration) {
         self.note(format!("{} s pass", time.as_secs()));
-        self.system.database.advance(time);
+        self.system.advance(time);
         self.passed += time;
     }
 
@@ -725,8 +729,9 @@ impl<'s> Player<'s> {
         self.relays = [None, None];
         self.system.store.close().await;
         let gate = gate(&mut self.rng);
-        self.system = System::open(&self.path, &self.tap, gate, self.keep_acked).await?;
-        self.system.database.advance(self.passed);
+        let server = self.server.as_deref();
+        self.system = System::open(&self.path, server, &self.tap, gate, self.keep_acked).await?;
+        self.system.advance(self.passed);
         self.publisher = self.system.broker.publisher().await?;
         Ok(())
     }

@@ -6,9 +6,11 @@ use crate::broker::{
     self, Broker, Consumer, Delivery, Publication, Publisher, Receipt, Settlement, Tag, Topology,
 };
 use crate::domain::account::PointsRule;
-use crate::domain::{AccountKind, Fingerprint, Key, RoleName};
+use crate::domain::{AccountKind, Fingerprint, Key, RoleName, Timestamp};
 use crate::gate::{Gate, Known};
 use crate::store::Store;
+use crate::store::mysql::{self, MySqlStore};
+use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::{Database, Options, SqliteStore};
 use crate::worker::account::AccountRole;
 use crate::worker::inventory::InventoryRole;
@@ -244,8 +246,10 @@ impl<R: Role> AnyWorker for Worker<R> {
 
 /// All that one process opens.
 pub(super) struct System {
-    pub(super) database: Database,
-    pub(super) store: Arc<SqliteStore>,
+    /// That of the queue.
+    database: Database,
+    pub(super) store: Arc<dyn Store>,
+    clock: Clock,
     pub(super) broker: Arc<Embedded>,
     order: Arc<Processor<OrderRole>>,
     payment: Arc<Processor<PaymentRole>>,
@@ -255,16 +259,17 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Opens a file. `with_gate` says whether a gate stands before the database, and what it
+    /// Opens the file of the queue and, unless that is the file's, the store. `with_gate` says whether a gate stands before the database, and what it
     /// forgets.
     pub(super) async fn open(
         path: &Path,
+        server: Option<&str>,
         tap: &Tap,
         with_gate: Option<Rng>,
         keep_acked: bool,
     ) -> crate::store::Result<Self> {
         let database = Database::open(&options(path)).await?;
-        let store = Arc::new(SqliteStore::new(database.clone()));
+        let (store, clock) = open_store(&database, server).await?;
         let queue = embedded::Options {
             delivery_limit: u32::MAX,
             keep_acked,
@@ -297,7 +302,19 @@ impl System {
             tap: tap.clone(),
             database,
             store,
+            clock,
         })
+    }
+
+    /// The time, as the queue and the store tell it.
+    pub(super) fn now(&self) -> Timestamp {
+        self.database.now()
+    }
+
+    /// Lets time pass.
+    pub(super) fn advance(&self, by: Duration) {
+        self.database.advance(by);
+        (self.clock)(by);
     }
 
     /// A worker of a built-in role.
@@ -330,7 +347,7 @@ impl System {
             window,
             ..relay::Settings::default()
         };
-        let store: Arc<dyn Store> = self.store.clone();
+        let store = Arc::clone(&self.store);
         Ok(Relay::new(store, publisher, holder, settings).with_points(self.tap.points()))
     }
 
@@ -347,14 +364,14 @@ impl System {
 
 /// What all processors have in common.
 struct Parts<'a> {
-    store: &'a Arc<SqliteStore>,
+    store: &'a Arc<dyn Store>,
     gate: Option<&'a Arc<ForgetfulGate>>,
     tap: &'a Tap,
 }
 
 impl Parts<'_> {
     fn processor<R: Role>(&self, role: R) -> Arc<Processor<R>> {
-        let store: Arc<dyn Store> = self.store.clone();
+        let store = Arc::clone(self.store);
         let settings = Settings {
             parking_deadline: PARK_FOR,
             ..Settings::default()
@@ -367,11 +384,76 @@ impl Parts<'_> {
     }
 }
 
+/// Lets time pass for a store that has a clock of its own.
+type Clock = Box<dyn Fn(Duration) + Send + Sync>;
+
+/// The store in the queue's file, or on a server.
+async fn open_store(
+    file: &Database,
+    server: Option<&str>,
+) -> crate::store::Result<(Arc<dyn Store>, Clock)> {
+    Ok(match server {
+        None => (Arc::new(SqliteStore::new(file.clone())), Box::new(|_| {})),
+        Some(url) if url.starts_with("postgres") => {
+            let database = postgres::Database::open(&postgres_options(url)).await?;
+            let clock = database.clone();
+            (
+                Arc::new(PostgresStore::new(database)),
+                Box::new(move |by| clock.advance(by)),
+            )
+        }
+        Some(url) => {
+            let database = mysql::Database::open(&mysql_options(url)).await?;
+            let clock = database.clone();
+            (
+                Arc::new(MySqlStore::new(database)),
+                Box::new(move |by| clock.advance(by)),
+            )
+        }
+    })
+}
+
+/// Makes the tables of a store on a server.
+pub(super) async fn migrate(url: &str) -> crate::store::Result<()> {
+    if url.starts_with("postgres") {
+        let (database, _) = postgres::Database::migrate(&postgres_options(url)).await?;
+        database.close().await;
+    } else {
+        let (database, _) = mysql::Database::migrate(&mysql_options(url)).await?;
+        database.close().await;
+    }
+    Ok(())
+}
+
+fn postgres_options(url: &str) -> postgres::Options {
+    postgres::Options {
+        url: url.to_owned(),
+        lock_timeout: PATIENCE,
+        statement_timeout: PATIENCE,
+        connections: CONNECTIONS,
+    }
+}
+
+fn mysql_options(url: &str) -> mysql::Options {
+    mysql::Options {
+        url: url.to_owned(),
+        lock_timeout: PATIENCE,
+        statement_timeout: PATIENCE,
+        connections: CONNECTIONS,
+    }
+}
+
+/// The longest that a store waits for a lock.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Connections to a server: one process needs no more.
+const CONNECTIONS: u32 = 4;
+
 /// How a file is opened: nobody else opens it, and one reader is enough.
 pub(super) fn options(path: &Path) -> Options {
     Options {
         path: path.to_owned(),
-        busy_timeout: Duration::from_secs(30),
+        busy_timeout: PATIENCE,
         readers: 1,
     }
 }
