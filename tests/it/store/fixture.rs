@@ -16,6 +16,8 @@ pub(crate) struct Fresh {
     pub(crate) store: Arc<dyn Store>,
     /// Lets time pass for the store.
     pub(crate) advance: Box<dyn Fn(Duration) + Send + Sync>,
+    /// Counts the transactions that wait for another; `None` if already their beginning waits.
+    pub(crate) waiting: Option<&'static str>,
     /// Goes away with the test, such as its directory.
     pub(crate) _keep: Box<dyn Any + Send + Sync>,
     /// Removes what a test that has passed leaves behind, such as its database.
@@ -80,6 +82,7 @@ pub(crate) mod sqlite {
         Fresh {
             store: Arc::new(SqliteStore::new(database)),
             advance: Box::new(move |by| clock.advance(by)),
+            waiting: None,
             _keep: Box::new(directory),
             remove: Box::pin(async {}),
         }
@@ -96,6 +99,9 @@ pub(crate) mod postgres {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
     use tokio::sync::OnceCell;
+
+    pub(crate) const WAITING: &str = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
     pub(crate) fn server() -> String {
         servers::shared("ORDERONCE_TEST_POSTGRES_URL")
@@ -129,7 +135,8 @@ pub(crate) mod postgres {
     pub(crate) fn new_name() -> String {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        format!("orderonce_{}_{number}", std::process::id())
+        let (process, random) = (std::process::id(), fastrand::u16(..));
+        format!("orderonce_{process}_{random}_{number}")
     }
 
     /// The name of a new database with the newest schema.
@@ -159,6 +166,7 @@ pub(crate) mod postgres {
         Fresh {
             store: Arc::new(PostgresStore::new(database)),
             advance: Box::new(move |by| clock.advance(by)),
+            waiting: Some(WAITING),
             _keep: Box::new(()),
             remove: Box::pin(async move { drop_database(&name).await }),
         }
@@ -193,6 +201,10 @@ pub(crate) mod mariadb {
         "dead_letter",
         "lease",
     ];
+
+    const WAITING: &str = "SELECT count(*) FROM information_schema.innodb_trx AS waiting
+        JOIN information_schema.processlist AS session ON session.id = waiting.trx_mysql_thread_id
+        WHERE waiting.trx_state = 'LOCK WAIT' AND session.db = database()";
 
     pub(crate) fn server() -> String {
         servers::shared("ORDERONCE_TEST_MARIADB_URL")
@@ -266,6 +278,7 @@ pub(crate) mod mariadb {
         Fresh {
             store: Arc::new(MySqlStore::new(database)),
             advance: Box::new(move |by| clock.advance(by)),
+            waiting: Some(WAITING),
             _keep: Box::new(()),
             remove: Box::pin(give_back(name)),
         }

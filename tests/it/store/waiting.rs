@@ -13,11 +13,7 @@ use orderonce::store::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::timeout;
-
-/// What does not wait is over by then.
-const WAITS: Duration = Duration::from_millis(100);
+use tokio::task::JoinHandle;
 
 fn done() -> Claimed {
     Claimed::Done {
@@ -27,14 +23,26 @@ fn done() -> Claimed {
 
 /// Lets `second` run beside `first`, which must make it wait, and then commits `first`.
 async fn behind<T: Send + 'static>(
+    fresh: &Fresh,
     first: Box<dyn Tx>,
     second: impl Future<Output = T> + Send + 'static,
 ) -> T {
-    let mut second = tokio::spawn(second);
-    let early = timeout(WAITS, &mut second).await;
-    assert!(early.is_err(), "it did not wait");
+    let second = tokio::spawn(second);
+    waits(fresh, &second).await;
     first.commit().await.unwrap();
     second.await.unwrap()
+}
+
+/// Returns once the task waits for another transaction, which it must.
+async fn waits<T>(fresh: &Fresh, second: &JoinHandle<T>) {
+    let Some(waiting) = fresh.waiting else {
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished(), "it did not wait");
+        return;
+    };
+    while fresh.number(waiting).await == 0 {
+        assert!(!second.is_finished(), "it did not wait");
+    }
 }
 
 /// Claims a key in a transaction of its own.
@@ -71,15 +79,15 @@ async fn park(tx: &mut dyn Tx) {
 pub(super) async fn a_claim_is_done_if_its_rival_commits(fresh: &Fresh) {
     let mut rival = fresh.begin().await;
     assert_eq!(claim(&mut *rival, &key("a")).await, Claimed::Fresh);
-    let claimed = behind(rival, claim_alone(fresh.store.clone())).await;
+    let claimed = behind(fresh, rival, claim_alone(fresh.store.clone())).await;
     assert_eq!(claimed, done());
 }
 
 pub(super) async fn a_claim_is_fresh_if_its_rival_rolls_back(fresh: &Fresh) {
     let mut rival = fresh.begin().await;
     assert_eq!(claim(&mut *rival, &key("a")).await, Claimed::Fresh);
-    let mut second = tokio::spawn(claim_alone(fresh.store.clone()));
-    assert!(timeout(WAITS, &mut second).await.is_err());
+    let second = tokio::spawn(claim_alone(fresh.store.clone()));
+    waits(fresh, &second).await;
     rival.rollback().await.unwrap();
     assert_eq!(second.await.unwrap(), Claimed::Fresh);
     assert_eq!(claim_alone(fresh.store.clone()).await, done());
@@ -101,7 +109,7 @@ pub(super) async fn of_two_copies_of_an_open_claim_one_resumes(fresh: &Fresh) {
     assert_eq!(claim(&mut *first, &a).await, open);
     let applied = conclusion("dead", "applied", &a);
     first.conclude(&ROLE, NOW, &applied).await.unwrap();
-    let claimed = behind(first, claim_alone(fresh.store.clone())).await;
+    let claimed = behind(fresh, first, claim_alone(fresh.store.clone())).await;
     assert_eq!(claimed, done());
 }
 
@@ -127,7 +135,7 @@ pub(super) async fn an_order_is_changed_by_one_at_a_time(fresh: &Fresh) {
         order: &new,
     };
     first.update_orders(NOW, &[update]).await.unwrap();
-    let loaded = behind(first, async { second.await.unwrap() }).await;
+    let loaded = behind(fresh, first, async { second.await.unwrap() }).await;
     assert_eq!(loaded, [new]);
 }
 
@@ -147,7 +155,7 @@ pub(super) async fn a_reservation_is_changed_by_one_at_a_time(fresh: &Fresh) {
     new.version = 2;
     let update = (was.status, 1, &new);
     first.update_reservations(NOW, &[update]).await.unwrap();
-    let loaded = behind(first, async { second.await.unwrap() }).await;
+    let loaded = behind(fresh, first, async { second.await.unwrap() }).await;
     assert_eq!(loaded, [new]);
 }
 
@@ -168,7 +176,7 @@ pub(super) async fn stock_is_changed_by_one_at_a_time(fresh: &Fresh) {
         stock: &new,
     };
     first.update_stock(NOW, &[update]).await.unwrap();
-    let loaded = behind(first, async { second.await.unwrap() }).await;
+    let loaded = behind(fresh, first, async { second.await.unwrap() }).await;
     assert_eq!(loaded, [new]);
 }
 
@@ -199,7 +207,7 @@ pub(super) async fn an_account_is_changed_by_one_at_a_time(fresh: &Fresh) {
         account: &points(2),
     };
     first.update_accounts(NOW, &[update]).await.unwrap();
-    let loaded = behind(first, async { second.await.unwrap() }).await;
+    let loaded = behind(fresh, first, async { second.await.unwrap() }).await;
     assert_eq!(loaded, [points(2)]);
 }
 
@@ -239,7 +247,7 @@ pub(super) async fn a_refund_is_changed_by_one_at_a_time(fresh: &Fresh) {
         refund: &new,
     };
     first.update_refunds(NOW, &[update]).await.unwrap();
-    let loaded = behind(first, async { second.await.unwrap() }).await;
+    let loaded = behind(fresh, first, async { second.await.unwrap() }).await;
     assert_eq!(loaded, [new]);
 }
 
@@ -292,7 +300,7 @@ impl Awaited {
             tx.commit().await.unwrap();
             woken
         };
-        assert_eq!(behind(parker, creator).await, 1);
+        assert_eq!(behind(fresh, parker, creator).await, 1);
         let mut tx = fresh.begin().await;
         assert_eq!(self.load(&mut *tx).await, 1);
     }
@@ -307,7 +315,7 @@ impl Awaited {
             let is_there = self.load(&mut *tx).await == 1;
             (is_there, self.hold(&mut *tx).await)
         };
-        let (is_there, held) = behind(creator, parker).await;
+        let (is_there, held) = behind(fresh, creator, parker).await;
         if !is_there {
             assert_conflict(held);
         }
