@@ -15,6 +15,8 @@ mod error;
 mod history;
 mod inventory;
 pub mod mysql;
+#[cfg(target_os = "linux")]
+mod nodelay;
 mod orders;
 mod outbox;
 mod parking;

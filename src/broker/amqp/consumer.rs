@@ -53,8 +53,8 @@ pub(super) struct AmqpConsumer {
     prefetch: u16,
     outlet: Arc<Mutex<Outlet>>,
     session: Option<Session>,
-    /// Whether the session brought anything. One that ends without is no reason to try again at once.
-    proven: bool,
+    /// Sessions in a row that ended and had brought nothing.
+    futile: u32,
 }
 
 /// A channel, and what is held over it.
@@ -93,7 +93,7 @@ impl AmqpConsumer {
             outlet: Arc::new(Mutex::new(shared.outlet())),
             shared,
             session: None,
-            proven: false,
+            futile: 0,
         };
         consumer.session = Some(consumer.new_session().await?);
         Ok(consumer)
@@ -155,13 +155,18 @@ impl AmqpConsumer {
             }
             session.pull(self.shared.delivery_limit);
             if let Some(why) = session.ended.take() {
-                if !std::mem::take(&mut self.proven) {
+                // A lost connection is no reason to wait, one that is lost again is.
+                self.futile += 1;
+                if self.futile > 1 {
+                    self.futile = 0;
                     return Err(Error::Unavailable(why));
                 }
                 tracing::info!(role = %self.role, why, "consuming anew, what was held comes again");
                 continue;
             }
-            self.proven |= !session.held.is_empty();
+            if !session.held.is_empty() {
+                self.futile = 0;
+            }
             if let Some(turn) = self.next_turn(&mut session) {
                 session.turn = Some(tokio::spawn(turn.run()));
                 self.session = Some(session);
@@ -190,14 +195,14 @@ impl AmqpConsumer {
             && prefetch < session.pace.prefetch(self.prefetch)
         {
             session.pace = Pace::Careful { prefetch, calm: 0 };
-            let together = usize::from(prefetch).min(session.arrived.len());
-            let neighbours = session.arrived.split_off(together);
+            // All of it, also what is suspect: whatever stayed would come on top of the new prefetch.
+            let arrived = std::mem::take(&mut session.arrived);
             let switch = Switch {
                 stream: session.stream.take()?,
                 prefetch,
                 release_late: true,
             };
-            (session.copies(neighbours, &self.queue), Some(switch))
+            (session.copies(arrived, &self.queue), Some(switch))
         } else if session.is_calm() && suspect_after > 0 {
             session.pace = Pace::Full;
             let switch = Switch {

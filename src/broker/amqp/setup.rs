@@ -14,6 +14,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ErrorKind};
+use std::collections::BTreeSet;
 
 /// What a migration did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -227,15 +228,49 @@ impl<'a> Inspector<'a> {
         match reply_code(&error) {
             Some(ACCESS_REFUSED) if may_be_unable => Ok(Queueing::Unknown),
             Some(PRECONDITION_FAILED) => {
-                let is_of_the_type = difference(&error)
-                    .is_none_or(|difference| difference.argument != "x-queue-type");
-                match may_be_classic && !is_of_the_type {
+                let is_classic = may_be_classic && self.is_classic(queue, &error).await?;
+                match is_classic {
                     true => Ok(Queueing::Classic),
                     false => Err(self.mismatch("queue", queue.name.as_str(), &error)),
                 }
             }
             _ => Err(self.refused(&error)),
         }
+    }
+
+    /// Whether a queue that was made otherwise is a durable classic one. The server tells one
+    /// difference at a time, so it is asked again with what it said, until it tells of the type.
+    async fn is_classic(&mut self, queue: &Queue, error: &lapin::Error) -> Result<bool> {
+        let mut arguments = queue.arguments.inner().clone();
+        let mut asked = BTreeSet::new();
+        let mut told = difference(error);
+        while let Some(Difference {
+            argument, found, ..
+        }) = told
+        {
+            if argument == TYPE {
+                return Ok(found != QUORUM && found != STREAM);
+            }
+            if !asked.insert(argument.clone()) {
+                return Ok(false);
+            }
+            arguments.remove(argument.as_str());
+            if found != NONE {
+                let value = found.parse().map_or_else(
+                    |_| AMQPValue::LongString(found.as_str().into()),
+                    AMQPValue::LongLongInt,
+                );
+                arguments.insert(short(&argument), value);
+            }
+            let channel = self.channel().await?;
+            let (name, table) = (queue.name.clone(), arguments.clone().into());
+            let options = QueueDeclareOptions::durable();
+            told = match channel.queue_declare(name, options, table).await {
+                Ok(_) => None,
+                Err(error) => difference(&error),
+            };
+        }
+        Ok(false)
     }
 
     /// A channel that works.
@@ -301,6 +336,9 @@ pub(super) async fn message_count(channel: &Channel, queue: &Queue) -> lapin::Re
 }
 
 const NONE: &str = "none";
+const TYPE: &str = "x-queue-type";
+const QUORUM: &str = "quorum";
+const STREAM: &str = "stream";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Difference {

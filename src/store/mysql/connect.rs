@@ -26,7 +26,7 @@ const NEEDED: &str = "MySQL 8.0.19 or MariaDB 10.6";
 const SILENT: Duration = Duration::from_secs(300);
 
 /// Statements of this crate, with those of the reconciliation; each connection prepares each of them
-/// once. One that is not prepared takes 40 ms on TCP, as the driver writes it in two parts.
+/// once.
 const STATEMENTS: usize = 512;
 
 /// How a database is opened.

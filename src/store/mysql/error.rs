@@ -180,14 +180,17 @@ pub(super) struct Place {
 
 /// What is wrong, without the driver's words for the kind of error.
 pub(super) fn problem_of(error: &sqlx::Error) -> String {
-    match error {
-        sqlx::Error::Database(error) => error.message().to_owned(),
-        sqlx::Error::Io(error) => error.to_string(),
-        sqlx::Error::Tls(error) | sqlx::Error::Configuration(error) => error
-            .downcast_ref()
-            .map_or_else(|| error.to_string(), problem_of),
-        other => other.to_string(),
+    if let sqlx::Error::Database(error) = error {
+        return error.message().to_owned();
     }
+    if let sqlx::Error::Io(error) = error {
+        return error.to_string();
+    }
+    if let sqlx::Error::Tls(error) | sqlx::Error::Configuration(error) = error {
+        let inner = error.downcast_ref().map(problem_of);
+        return inner.unwrap_or_else(|| error.to_string());
+    }
+    error.to_string()
 }
 
 /// Classifies an error of opening the database, naming it and the remedy.
@@ -214,16 +217,17 @@ pub(super) fn on_open(place: &Place, error: sqlx::Error) -> Error {
             | number::HOST_NOT_ALLOWED,
         ) => Setup::Permission { at, user, problem },
         Some(_) => return Error::Unavailable(format!("{at}: {problem}")),
-        None => match error {
-            sqlx::Error::Tls(_) => Setup::Tls { at, problem },
-            // rustls answers so to a certificate that it does not trust.
-            sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                Setup::Tls { at, problem }
-            }
-            sqlx::Error::Configuration(_) => Setup::Url { at, problem },
-            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => Setup::Unreachable { at, problem },
-            _ => return Error::Unavailable(format!("{at}: {problem}")),
-        },
+        None if is_about_tls(&error) => Setup::Tls { at, problem },
+        None if matches!(error, sqlx::Error::Configuration(_)) => Setup::Url { at, problem },
+        None => Setup::Unreachable { at, problem },
     };
     Error::Setup(setup)
+}
+
+/// rustls answers with invalid data to a certificate that it does not trust.
+fn is_about_tls(error: &sqlx::Error) -> bool {
+    if let sqlx::Error::Io(error) = error {
+        return error.kind() == std::io::ErrorKind::InvalidData;
+    }
+    matches!(error, sqlx::Error::Tls(_))
 }

@@ -400,6 +400,8 @@ pub(super) async fn connect(
     let statements = AssertSqlSafe(session.statements.to_string());
     waited(CONNECT, async {
         let mut connection = MySqlConnection::connect_with(options).await?;
+        #[cfg(target_os = "linux")]
+        crate::store::nodelay::send_at_once(options.get_port());
         connection.execute(statements).await?;
         Ok(connection)
     })

@@ -7,7 +7,6 @@ use crate::broker::{Broker, Delivery, Publication, Publisher};
 use crate::domain::{Outcome, RoleName};
 use crate::message::{Meta, Outgoing, encode};
 use crate::ops::reconcile::{self, reconcile};
-use crate::store::Store;
 use crate::testkit::model::{Emitted, Model, Prediction, ScopedKey};
 use crate::testkit::stories::{self, Size, StoryMessage};
 use crate::worker::relay::{Relay, Relayed};

@@ -157,12 +157,12 @@ pub(crate) async fn nothing_is_left(broker: &dyn Broker) {
             unsettled: depth.unsettled.or(Some(0)),
             ..depth
         };
-        assert_eq!(known, settled(), "of queue {role}");
+        assert_eq!(known, settled_queue(), "of queue {role}");
     }
 }
 
 /// A queue that holds nothing.
-fn settled() -> Depth {
+pub(crate) fn settled_queue() -> Depth {
     Depth {
         unsettled: Some(0),
         ..Depth::default()

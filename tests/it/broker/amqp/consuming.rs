@@ -199,7 +199,7 @@ async fn a_released_suspect_does_not_start_anew() {
     }
     let mut releasing = consumer(broker, &RoleName::ORDER).await;
     let delivery = take_one(&mut releasing).await;
-    assert_eq!(delivery.deliveries, DELIVERY_LIMIT);
+    assert!(delivery.deliveries >= DELIVERY_LIMIT, "{delivery:?}");
     settle(&mut releasing, &[delivery], Settlement::Release).await;
     releasing.close().await.unwrap();
     let mut killed = consumer(broker, &RoleName::ORDER).await;

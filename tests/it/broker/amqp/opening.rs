@@ -252,7 +252,7 @@ async fn a_queue_that_was_made_otherwise_is_named_with_both_values() {
     replace(&adapter, &delay, &[]).await;
     let setup = refused(&adapter.options).await;
     assert!(
-        matches!(&setup, Setup::Mismatch { name, argument, .. } if *name == delay && argument == "x-queue-type"),
+        matches!(&setup, Setup::Mismatch { name, argument, .. } if *name == delay && argument == "x-message-ttl"),
         "{setup:?}"
     );
 }
