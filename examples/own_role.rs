@@ -45,15 +45,13 @@ impl Handler for CountViews {
         const COUNT: &str = "
             INSERT INTO product_views (product, views) VALUES (?1, 1)
             ON CONFLICT (product) DO UPDATE SET views = views + 1";
-        let counted = match tx.connection() {
-            Connection::Sqlite(connection) => {
-                sqlx::query(COUNT)
-                    .bind(&event.product)
-                    .execute(connection)
-                    .await
-            }
-            other => return Err(Failure::Again(format!("not written for {other:?}"))),
+        let Connection::Sqlite(connection) = tx.connection() else {
+            return Err(Failure::Again("written for SQLite alone".to_owned()));
         };
+        let counted = sqlx::query(COUNT)
+            .bind(&event.product)
+            .execute(connection)
+            .await;
         counted.map_err(from_sqlx)?;
         Ok(Vec::new())
     }

@@ -26,7 +26,7 @@ pub(super) fn send_at_once(port: u16) {
         let Ok(copy) = copy else { continue };
         if peer_port(&copy) == Some(port) {
             // What is no TCP socket has no such option.
-            drop(set_tcp_nodelay(&copy, true));
+            let _ = set_tcp_nodelay(&copy, true);
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) use orderonce::testkit::sql::Row;
 
 use orderonce::testkit::sql::Reader;
+use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use std::time::Duration;
 
@@ -32,5 +33,5 @@ pub(crate) async fn open_file(url: &str) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
         .filename(url.strip_prefix("sqlite://").unwrap())
         .busy_timeout(PATIENCE);
-    sqlx::Connection::connect_with(&options).await.unwrap()
+    SqliteConnection::connect_with(&options).await.unwrap()
 }

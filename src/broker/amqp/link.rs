@@ -5,6 +5,11 @@
 //! connection ends all its channels, whoever needs one next connects again, and each new channel has
 //! an epoch of its own.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the library's and JSON's kinds are many, and all others are alike here"
+)]
+
 use super::Options;
 use super::host::Host;
 use crate::broker::{ConnectionState, Error, Result, Setup, State};

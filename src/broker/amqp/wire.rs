@@ -3,6 +3,11 @@
 //! AMQP holds names of at most 255 bytes and properties of at most a frame. A longer name ends in a
 //! hash, a longer header is cut; the message itself is always whole.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the library's and JSON's kinds are many, and all others are alike here"
+)]
+
 use crate::broker::{Delivery, Headers, Publication, Tag};
 use bytes::Bytes;
 use lapin::BasicProperties;

@@ -1,5 +1,10 @@
 //! Opens a database on a server.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the driver's kinds of errors are many, and all others are alike here"
+)]
+
 use super::error::{from_sqlx, on_open};
 use super::pool::{Pool, Pooled, connect};
 use crate::domain::Timestamp;

@@ -1,5 +1,10 @@
 //! PostgreSQL's errors, by SQLSTATE.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the driver's kinds of errors are many, and all others are alike here"
+)]
+
 use crate::store::{Error, Setup};
 use sqlx::postgres::PgConnectOptions;
 

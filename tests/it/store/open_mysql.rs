@@ -218,10 +218,10 @@ async fn finish(store: Arc<MySqlStore>, name: String) {
 }
 
 fn connection(tx: &mut dyn Tx) -> &mut MySqlConnection {
-    match tx.connection() {
-        Connection::MySql(connection) => connection,
-        other => panic!("not a MySQL connection: {other:?}"),
-    }
+    let Connection::MySql(connection) = tx.connection() else {
+        panic!("a session of another database");
+    };
+    connection
 }
 
 async fn own(tx: &mut dyn Tx, sql: &'static str) -> Result<u64, sqlx::Error> {

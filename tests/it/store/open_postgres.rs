@@ -137,11 +137,7 @@ async fn a_right_that_is_missing_is_named() {
     tx.commit().await.unwrap();
     store.close().await;
 
-    run_in(
-        &name,
-        &format!("DROP TABLE lease; DELETE FROM _sqlx_migrations"),
-    )
-    .await;
+    run_in(&name, "DROP TABLE lease; DELETE FROM _sqlx_migrations").await;
     let migrated = Database::migrate(&options(&url)).await.map(drop);
     let told = matches!(&migrated, Err(Error::Setup(Setup::Permission { .. })));
     assert!(told, "{migrated:?}");

@@ -106,10 +106,10 @@ async fn no_statement_of_a_batch_scans_a_table_of_sqlite() {
 const POSTGRES_DEPTH: &str = "SELECT count(*), (SELECT created_at FROM outbox";
 
 fn session(tx: &mut dyn Tx) -> &mut PgConnection {
-    match tx.connection() {
-        Connection::Postgres(connection) => connection,
-        other => panic!("a session of {other:?}"),
-    }
+    let Connection::Postgres(connection) = tx.connection() else {
+        panic!("a session of another database");
+    };
+    connection
 }
 
 /// Prepares a statement and returns how many parameters it has.
@@ -195,10 +195,10 @@ const MARIADB_WHOLE: [&str; 2] = [
 ];
 
 fn mysql_session(tx: &mut dyn Tx) -> &mut MySqlConnection {
-    match tx.connection() {
-        Connection::MySql(connection) => connection,
-        other => panic!("a session of {other:?}"),
-    }
+    let Connection::MySql(connection) = tx.connection() else {
+        panic!("a session of another database");
+    };
+    connection
 }
 
 /// The steps of a statement's plan.
