@@ -466,7 +466,7 @@ mod tests {
                 "postgres://app:hun@ter2@db:x/shop",
                 "postgres://***@db:x/shop",
             ),
-            ("postgres:// app:hunter2@db", "postgres://***@db"),
+            ("postgres:// app:hunter2@db", "postgres://%20app:***@db"),
         ] {
             assert_eq!(masked(url), shown);
             let options = Options {
