@@ -15,9 +15,10 @@
 //! left unsettled, so that the limit holds for them.
 
 use super::Shared;
-use super::acks::{Ack, acks};
+use super::acks::acks;
 use super::burst::send_acks;
 use super::outlet::{Outlet, Patience};
+use super::setup::message_count;
 use super::wire::{Held, Outgoing, Stage};
 use crate::broker::{Consumer, Delivery, Error, Receipt, Result, Settlement, Tag};
 use crate::domain::RoleName;
@@ -47,14 +48,23 @@ const CALM_AFTER: u32 = 32;
 /// Consumes one queue.
 #[derive(Debug)]
 pub(super) struct AmqpConsumer {
+    post: Arc<Post>,
+    session: Option<Session>,
+    /// Away with the session. It goes on if the receive that started it is cancelled; the next one
+    /// collects it.
+    turn: Option<JoinHandle<Result<Session>>>,
+    /// Sessions in a row that ended and had brought nothing.
+    futile: u32,
+}
+
+/// What is consumed, and how.
+#[derive(Debug)]
+struct Post {
     shared: Arc<Shared>,
     role: RoleName,
     queue: ShortString,
     prefetch: u16,
-    outlet: Arc<Mutex<Outlet>>,
-    session: Option<Session>,
-    /// Sessions in a row that ended and had brought nothing.
-    futile: u32,
+    outlet: Mutex<Outlet>,
 }
 
 /// A channel, and what is held over it.
@@ -62,8 +72,7 @@ pub(super) struct AmqpConsumer {
 struct Session {
     channel: Channel,
     epoch: i64,
-    /// Away while a turn runs that replaces it.
-    stream: Option<lapin::Consumer>,
+    stream: lapin::Consumer,
     pace: Pace,
     /// Everything that is not settled, by delivery tag.
     held: BTreeMap<u64, Held>,
@@ -71,8 +80,6 @@ struct Session {
     arrived: VecDeque<u64>,
     /// What of it has used up its deliveries.
     exhausted: Vec<u64>,
-    /// It goes on if the receive that started it is cancelled; the next one collects it.
-    turn: Option<JoinHandle<Result<Turned>>>,
     /// Why no more arrives.
     ended: Option<String>,
 }
@@ -83,42 +90,117 @@ enum Pace {
     Careful { prefetch: u16, calm: u32 },
 }
 
+/// Something that must be done before anything is handed out.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    /// What has used up its deliveries goes to the queue for that.
+    SetAside,
+    /// A new session goes on at another pace. Not the same channel: what is on its way to a consumer
+    /// that is cancelled would be held by nobody, until that channel is closed. So what was handed
+    /// out and is not settled comes again.
+    Change(Pace),
+}
+
 impl AmqpConsumer {
     pub(super) async fn open(shared: Arc<Shared>, role: RoleName, prefetch: usize) -> Result<Self> {
-        let mut consumer = Self {
+        let post = Post {
             queue: shared.layout.queue_of(&role),
             role,
             // The protocol takes 0 for no limit.
             prefetch: u16::try_from(prefetch.max(1)).unwrap_or(u16::MAX),
-            outlet: Arc::new(Mutex::new(shared.outlet())),
+            outlet: Mutex::new(shared.outlet()),
             shared,
-            session: None,
-            futile: 0,
         };
-        consumer.session = Some(consumer.new_session().await?);
-        Ok(consumer)
+        Ok(Self {
+            session: Some(post.open(Pace::Full).await?),
+            post: Arc::new(post),
+            turn: None,
+            futile: 0,
+        })
     }
 
-    async fn new_session(&self) -> Result<Session> {
+    /// Returns what has arrived, from none to `max`. Nothing is awaited between taking a delivery
+    /// from the session and returning it, so a cancelled call takes none along.
+    async fn look(&mut self, max: usize) -> Result<Vec<Delivery>> {
+        loop {
+            self.finish_turn().await?;
+            let mut session = match self.session.take() {
+                Some(session) => session,
+                None => self.post.open(Pace::Full).await?,
+            };
+            session.pull(self.post.shared.delivery_limit);
+            if let Some(why) = session.ended.take() {
+                self.lost(why)?;
+                continue;
+            }
+            if !session.held.is_empty() {
+                self.futile = 0;
+            }
+            if let Some(turn) = self.post.next_turn(&session) {
+                self.turn = Some(tokio::spawn(Arc::clone(&self.post).run(turn, session)));
+                continue;
+            }
+            let deliveries = session.hand_out(max, self.post.suspect_after());
+            self.session = Some(session);
+            return Ok(deliveries);
+        }
+    }
+
+    /// Waits for a turn, if there is one.
+    async fn finish_turn(&mut self) -> Result<()> {
+        let Some(turn) = &mut self.turn else {
+            return Ok(());
+        };
+        let turned = turn.await;
+        self.turn = None;
+        match turned {
+            Ok(Ok(session)) => self.session = Some(session),
+            Ok(Err(error)) => self.lost(error.to_string())?,
+            Err(error) => self.lost(format!("a task of the consumer: {error}"))?,
+        }
+        Ok(())
+    }
+
+    /// A lost channel is no reason to wait, one that is lost again is.
+    fn lost(&mut self, why: String) -> Result<()> {
+        self.futile += 1;
+        if self.futile > 1 {
+            self.futile = 0;
+            return Err(Error::Unavailable(why));
+        }
+        tracing::info!(role = %self.post.role, why, "consuming anew, what was held comes again");
+        Ok(())
+    }
+}
+
+impl Drop for AmqpConsumer {
+    fn drop(&mut self) {
+        if let Some(turn) = &self.turn {
+            turn.abort();
+        }
+    }
+}
+
+impl Post {
+    async fn open(&self, pace: Pace) -> Result<Session> {
+        let pace = match self.suspect_after() {
+            0 => Pace::Careful {
+                prefetch: 1,
+                calm: 0,
+            },
+            _ => pace,
+        };
         let link = &self.shared.consuming;
         let channel = link.channel().await?;
-        let (pace, prefetch) = match self.suspect_after() {
-            0 => {
-                let (prefetch, calm) = (1, 0);
-                (Pace::Careful { prefetch, calm }, prefetch)
-            }
-            _ => (Pace::Full, self.prefetch),
-        };
-        let stream = consume(&channel, &self.queue, prefetch).await;
+        let stream = consume(&channel, &self.queue, pace.prefetch(self.prefetch)).await;
         Ok(Session {
-            stream: Some(stream.map_err(|error| link.unavailable(&error))?),
+            stream: stream.map_err(|error| link.unavailable(&error))?,
             channel,
             epoch: self.shared.next_epoch(),
             pace,
             held: BTreeMap::new(),
             arrived: VecDeque::new(),
             exhausted: Vec::new(),
-            turn: None,
             ended: None,
         })
     }
@@ -140,88 +222,60 @@ impl AmqpConsumer {
         fewer.clamp(1, self.prefetch)
     }
 
-    /// Returns what has arrived, from none to `max`. Nothing is awaited between taking a delivery
-    /// from the session and returning it, so a cancelled call takes none along.
-    async fn look(&mut self, max: usize) -> Result<Vec<Delivery>> {
-        loop {
-            let mut session = match self.session.take() {
-                Some(session) => session,
-                None => self.new_session().await?,
-            };
-            if session.turn.is_some() {
-                let session = self.session.insert(session);
-                session.finish_turn(self.shared.delivery_limit).await;
-                continue;
+    fn next_turn(&self, session: &Session) -> Option<Turn> {
+        if !session.exhausted.is_empty() {
+            return Some(Turn::SetAside);
+        }
+        let prefetch = self.prefetch_with(session.suspicion());
+        if prefetch < session.pace.prefetch(self.prefetch) {
+            return Some(Turn::Change(Pace::Careful { prefetch, calm: 0 }));
+        }
+        let may_be_full = session.is_calm() && self.suspect_after() > 0;
+        may_be_full.then_some(Turn::Change(Pace::Full))
+    }
+
+    async fn run(self: Arc<Self>, turn: Turn, mut session: Session) -> Result<Session> {
+        let patience = Patience::WhileBlocked;
+        match turn {
+            Turn::SetAside => {
+                let exhausted = std::mem::take(&mut session.exhausted);
+                tracing::warn!(
+                    role = %self.role,
+                    count = exhausted.len(),
+                    "messages used up their deliveries and are set aside"
+                );
+                let crashed = &self.shared.queues(&self.role)?.crashed.name;
+                let copies = session.copies(exhausted, crashed);
+                session.give_back(&self.outlet, copies, patience).await?;
+                Ok(session)
             }
-            session.pull(self.shared.delivery_limit);
-            if let Some(why) = session.ended.take() {
-                // A lost connection is no reason to wait, one that is lost again is.
-                self.futile += 1;
-                if self.futile > 1 {
-                    self.futile = 0;
-                    return Err(Error::Unavailable(why));
-                }
-                tracing::info!(role = %self.role, why, "consuming anew, what was held comes again");
-                continue;
+            Turn::Change(pace) => {
+                // All that nobody has seen, also what is suspect.
+                self.leave(&mut session, patience, |held| held.stage == Stage::Arrived)
+                    .await?;
+                // One that cannot be closed any more is gone.
+                let _ = session.channel.close(200, "OK".into()).await;
+                drop(session);
+                self.open(pace).await
             }
-            if !session.held.is_empty() {
-                self.futile = 0;
-            }
-            if let Some(turn) = self.next_turn(&mut session) {
-                session.turn = Some(tokio::spawn(turn.run()));
-                self.session = Some(session);
-                continue;
-            }
-            let deliveries = session.hand_out(max, self.suspect_after());
-            self.session = Some(session);
-            return Ok(deliveries);
         }
     }
 
-    /// What must happen before anything is handed out.
-    fn next_turn(&self, session: &mut Session) -> Option<Turn> {
-        let suspect_after = self.suspect_after();
-        let (copies, switch) = if !session.exhausted.is_empty() {
-            let crashed = self.shared.layout.roles.get(&self.role)?;
-            let crashed = &crashed.crashed.name;
-            tracing::warn!(
-                role = %self.role,
-                count = session.exhausted.len(),
-                "messages used up their deliveries and are set aside"
-            );
-            let exhausted = std::mem::take(&mut session.exhausted);
-            (session.copies(exhausted, crashed), None)
-        } else if let prefetch = self.prefetch_with(session.suspicion())
-            && prefetch < session.pace.prefetch(self.prefetch)
-        {
-            session.pace = Pace::Careful { prefetch, calm: 0 };
-            // All of it, also what is suspect: whatever stayed would come on top of the new prefetch.
-            let arrived = std::mem::take(&mut session.arrived);
-            let switch = Switch {
-                stream: session.stream.take()?,
-                prefetch,
-                release_late: true,
-            };
-            (session.copies(arrived, &self.queue), Some(switch))
-        } else if session.is_calm() && suspect_after > 0 {
-            session.pace = Pace::Full;
-            let switch = Switch {
-                stream: session.stream.take()?,
-                prefetch: self.prefetch,
-                release_late: false,
-            };
-            (Copies::default(), Some(switch))
-        } else {
-            return None;
-        };
-        Some(Turn {
-            shared: Arc::clone(&self.shared),
-            channel: session.channel.clone(),
-            outlet: Arc::clone(&self.outlet),
-            queue: self.queue.clone(),
-            copies,
-            switch,
-        })
+    /// Stops receiving, and gives back with nothing counted what is `meant`.
+    async fn leave(
+        &self,
+        session: &mut Session,
+        patience: Patience,
+        meant: impl Fn(&Held) -> bool,
+    ) -> Result<()> {
+        let prefetch = session.pace.prefetch(self.prefetch);
+        let limit = self.shared.delivery_limit;
+        let stopped = session.stop(&self.queue, prefetch, limit).await;
+        stopped.map_err(|error| self.shared.consuming.unavailable(&error))?;
+        let meant = session.held.iter().filter(|(_, held)| meant(held));
+        let meant: Vec<u64> = meant.map(|(tag, _)| *tag).collect();
+        let copies = session.copies(meant, &self.queue);
+        session.give_back(&self.outlet, copies, patience).await
     }
 }
 
@@ -239,8 +293,7 @@ impl Session {
     /// Takes in what has arrived.
     fn pull(&mut self, delivery_limit: u32) {
         while self.ended.is_none()
-            && let Some(stream) = &mut self.stream
-            && let Some(next) = stream.next().now_or_never()
+            && let Some(next) = self.stream.next().now_or_never()
         {
             self.note(next, delivery_limit);
         }
@@ -262,27 +315,6 @@ impl Session {
         }
     }
 
-    async fn finish_turn(&mut self, delivery_limit: u32) {
-        let Some(turn) = &mut self.turn else { return };
-        let turned = turn.await;
-        self.turn = None;
-        match turned {
-            Ok(Ok(turned)) => {
-                for tag in turned.settled {
-                    self.held.remove(&tag);
-                }
-                if let Some(stream) = turned.stream {
-                    self.stream = Some(stream);
-                }
-                for delivery in turned.late {
-                    self.note(Some(Ok(delivery)), delivery_limit);
-                }
-            }
-            Ok(Err(error)) => self.ended = Some(error.to_string()),
-            Err(error) => self.ended = Some(format!("a task of the consumer: {error}")),
-        }
-    }
-
     /// How often any message that nobody has seen was left unsettled, at most.
     fn suspicion(&self) -> u32 {
         let arrived = self.arrived.iter().filter_map(|tag| self.held.get(tag));
@@ -290,7 +322,7 @@ impl Session {
     }
 
     fn is_calm(&self) -> bool {
-        let is_calm = |calm| calm >= CALM_AFTER && self.arrived.is_empty();
+        let is_calm = |calm| calm >= CALM_AFTER && self.held.is_empty();
         matches!(self.pace, Pace::Careful { calm, .. } if is_calm(calm))
     }
 
@@ -343,31 +375,61 @@ impl Session {
         if written { 0 } else { settled.len() }
     }
 
-    /// Gives everything back with nothing counted.
-    async fn leave(
+    /// Stops the stream. Before that it takes in what is on its way: what comes after the last of the
+    /// stream is held by nobody, and counted when the channel is closed.
+    async fn stop(
         &mut self,
-        shared: &Shared,
         queue: &ShortString,
-        outlet: &Mutex<Outlet>,
-    ) -> Result<()> {
-        let gone = |error: lapin::Error| shared.consuming.unavailable(&error);
-        let mut copies = self.copies(self.held.keys().copied(), queue);
-        if let Some(mut stream) = self.stream.take() {
-            cancel(&self.channel, &mut stream, |late| {
-                let tag = late.delivery_tag;
-                copies.push(tag, Held::of(late).released(queue));
-            })
-            .await
-            .map_err(gone)?;
+        prefetch: u16,
+        delivery_limit: u32,
+    ) -> lapin::Result<()> {
+        // Other consumers may keep the queue busy, so that it is never quiet.
+        const MOST_ROUNDS: u32 = 100;
+        let mut quiet_rounds = 0;
+        for _ in 0..MOST_ROUNDS {
+            let waiting = message_count(&self.channel, queue).await?;
+            self.pull(delivery_limit);
+            // The server sends at once what there is, and room for. What it has sent when it is asked
+            // has passed the channel when it is asked again.
+            let is_quiet = waiting == 0 || self.held.len() >= prefetch.into();
+            quiet_rounds = if is_quiet { quiet_rounds + 1 } else { 0 };
+            if quiet_rounds == 2 {
+                break;
+            }
         }
-        give_back(&self.channel, outlet, &copies, Patience::Limited).await
+        let options = BasicCancelOptions { nowait: false };
+        self.channel
+            .basic_cancel(self.stream.tag(), options)
+            .await?;
+        while let Some(delivery) = self.stream.next().await {
+            self.note(Some(Ok(delivery?)), delivery_limit);
+        }
+        Ok(())
     }
-}
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        if let Some(turn) = &self.turn {
-            turn.abort();
+    /// Publishes copies and acknowledges their originals.
+    async fn give_back(
+        &mut self,
+        outlet: &Mutex<Outlet>,
+        copies: Copies,
+        patience: Patience,
+    ) -> Result<()> {
+        let mut outlet = outlet.lock().await;
+        let receipts = outlet.publish(&copies.messages, patience).await?;
+        let (mut given, mut problem) = (BTreeSet::new(), None);
+        for (tag, receipt) in copies.tags.into_iter().zip(receipts) {
+            match receipt {
+                Receipt::Confirmed => {
+                    given.insert(tag);
+                }
+                Receipt::Refused(why) => problem = Some(why),
+            }
+        }
+        let left = self.ack(&given).await;
+        match problem {
+            None if left == 0 => Ok(()),
+            None => Err(Error::Unavailable("the channel is gone".to_owned())),
+            Some(why) => Err(Error::Unavailable(why)),
         }
     }
 }
@@ -380,12 +442,9 @@ impl Consumer for AmqpConsumer {
             if !deliveries.is_empty() {
                 return Ok(deliveries);
             }
-            let limit = self.shared.delivery_limit;
-            if let Some(session) = &mut self.session
-                && let Some(stream) = &mut session.stream
-            {
-                let next = stream.next().await;
-                session.note(next, limit);
+            if let Some(session) = &mut self.session {
+                let next = session.stream.next().await;
+                session.note(next, self.post.shared.delivery_limit);
             }
         }
     }
@@ -395,6 +454,7 @@ impl Consumer for AmqpConsumer {
     }
 
     async fn settle(&mut self, settlements: &[(Tag, Settlement)]) -> Result<usize> {
+        self.finish_turn().await?;
         let Some(session) = &mut self.session else {
             return Ok(settlements.len());
         };
@@ -413,11 +473,11 @@ impl Consumer for AmqpConsumer {
                     acked.insert(id);
                     continue;
                 }
-                Settlement::Release => held.released(&self.queue),
+                Settlement::Release => held.released(&self.post.queue),
                 Settlement::Retry(delay) => {
-                    let exchange = self.shared.layout.level_for(delay);
+                    let exchange = self.post.shared.layout.level_for(delay);
                     let exchange = exchange.map(|level| level.exchange.name.clone());
-                    held.retried(exchange.unwrap_or_default(), &self.queue)
+                    held.retried(exchange.unwrap_or_default(), &self.post.queue)
                 }
             };
             copies.push(id, copy);
@@ -428,7 +488,7 @@ impl Consumer for AmqpConsumer {
         if copies.tags.is_empty() {
             return Ok(stale);
         }
-        let mut outlet = self.outlet.lock().await;
+        let mut outlet = self.post.outlet.lock().await;
         let published = outlet.publish(&copies.messages, Patience::WhileBlocked);
         let (receipts, mut problem) = match published.await {
             Ok(receipts) => (receipts, None),
@@ -460,32 +520,21 @@ impl Consumer for AmqpConsumer {
     }
 
     async fn close(mut self: Box<Self>) -> Result<()> {
+        // One that is away with a turn is closed by being dropped.
         let Some(mut session) = self.session.take() else {
             return Ok(());
         };
-        if let Some(turn) = session.turn.take() {
-            turn.abort();
-        }
         if !session.channel.status().connected() {
             return Ok(());
         }
-        if let Err(error) = session.leave(&self.shared, &self.queue, &self.outlet).await {
-            tracing::info!(role = %self.role, %error, "the broker takes deliveries back by itself, and counts them");
+        let left = self.post.leave(&mut session, Patience::Limited, |_| true);
+        if let Err(error) = left.await {
+            tracing::info!(role = %self.post.role, %error, "the broker takes deliveries back by itself, and counts them");
         }
         // One that cannot be closed any more is gone.
         let _ = session.channel.close(200, "OK".into()).await;
         Ok(())
     }
-}
-
-/// Something that must be done before the consumer goes on.
-struct Turn {
-    shared: Arc<Shared>,
-    channel: Channel,
-    outlet: Arc<Mutex<Outlet>>,
-    queue: ShortString,
-    copies: Copies,
-    switch: Option<Switch>,
 }
 
 /// Copies of deliveries, and the tags of their originals.
@@ -499,83 +548,6 @@ impl Copies {
     fn push(&mut self, tag: u64, message: Outgoing) {
         self.tags.push(tag);
         self.messages.push(message);
-    }
-}
-
-/// Goes over to another prefetch.
-struct Switch {
-    stream: lapin::Consumer,
-    prefetch: u16,
-    /// Whether what arrives meanwhile is given back.
-    release_late: bool,
-}
-
-#[derive(Debug)]
-struct Turned {
-    settled: Vec<u64>,
-    stream: Option<lapin::Consumer>,
-    late: Vec<lapin::message::Delivery>,
-}
-
-impl Turn {
-    async fn run(mut self) -> Result<Turned> {
-        let link = Arc::clone(&self.shared.consuming);
-        let gone = |error: lapin::Error| link.unavailable(&error);
-        let mut turned = Turned {
-            settled: self.copies.tags.clone(),
-            stream: None,
-            late: Vec::new(),
-        };
-        if let Some(switch) = &mut self.switch {
-            let late = &mut turned.late;
-            cancel(&self.channel, &mut switch.stream, |delivery| {
-                late.push(delivery);
-            })
-            .await
-            .map_err(gone)?;
-            if switch.release_late {
-                for delivery in turned.late.drain(..) {
-                    let tag = delivery.delivery_tag;
-                    let copy = Held::of(delivery).released(&self.queue);
-                    self.copies.push(tag, copy);
-                }
-            }
-        }
-        let patience = Patience::WhileBlocked;
-        give_back(&self.channel, &self.outlet, &self.copies, patience).await?;
-        if let Some(switch) = self.switch {
-            let stream = consume(&self.channel, &self.queue, switch.prefetch).await;
-            turned.stream = Some(stream.map_err(gone)?);
-        }
-        Ok(turned)
-    }
-}
-
-/// Publishes copies and acknowledges their originals.
-async fn give_back(
-    channel: &Channel,
-    outlet: &Mutex<Outlet>,
-    copies: &Copies,
-    patience: Patience,
-) -> Result<()> {
-    let mut outlet = outlet.lock().await;
-    let receipts = outlet.publish(&copies.messages, patience).await?;
-    let mut acks = Vec::with_capacity(receipts.len());
-    let mut problem = None;
-    for (&tag, receipt) in copies.tags.iter().zip(receipts) {
-        match receipt {
-            Receipt::Confirmed => acks.push(Ack {
-                tag,
-                multiple: false,
-            }),
-            Receipt::Refused(why) => problem = Some(why),
-        }
-    }
-    let written = send_acks(channel, &acks).await;
-    match problem {
-        None if written => Ok(()),
-        None => Err(Error::Unavailable("the channel is gone".to_owned())),
-        Some(why) => Err(Error::Unavailable(why)),
     }
 }
 
@@ -593,20 +565,6 @@ async fn consume(
     channel
         .basic_consume(queue.clone(), any_tag, options, none)
         .await
-}
-
-/// Stops a consumer, and passes on what has arrived from it.
-async fn cancel(
-    channel: &Channel,
-    stream: &mut lapin::Consumer,
-    mut late: impl FnMut(lapin::message::Delivery),
-) -> lapin::Result<()> {
-    let options = BasicCancelOptions { nowait: false };
-    channel.basic_cancel(stream.tag(), options).await?;
-    while let Some(delivery) = stream.next().await {
-        late(delivery?);
-    }
-    Ok(())
 }
 
 fn tag(id: u64, epoch: i64) -> Tag {

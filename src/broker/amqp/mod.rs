@@ -265,7 +265,7 @@ impl Broker for Amqp {
         let link = &shared.consuming;
         let channel = link.channel().await?;
         let count = async |queue: &Queue| {
-            let count = message_count(&channel, queue).await;
+            let count = message_count(&channel, &queue.name).await;
             count.map_err(|error| link.unavailable(&error))
         };
         let mut delayed = 0;

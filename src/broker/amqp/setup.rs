@@ -12,7 +12,7 @@ use lapin::options::{
     ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
     QueueDeleteOptions,
 };
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, ErrorKind};
 use std::collections::BTreeSet;
 
@@ -206,7 +206,7 @@ impl<'a> Inspector<'a> {
 
     async fn queue_exists(&mut self, queue: &Queue) -> Result<bool> {
         let channel = self.channel().await?;
-        match message_count(&channel, queue).await {
+        match message_count(&channel, &queue.name).await {
             Ok(_) => Ok(true),
             Err(error) if reply_code(&error) == Some(NOT_FOUND) => Ok(false),
             Err(error) => Err(self.refused(&error)),
@@ -325,13 +325,13 @@ impl<'a> Inspector<'a> {
 }
 
 /// How many messages of a queue wait to be delivered. The queue must be there.
-pub(super) async fn message_count(channel: &Channel, queue: &Queue) -> lapin::Result<u64> {
+pub(super) async fn message_count(channel: &Channel, queue: &ShortString) -> lapin::Result<u64> {
     let options = QueueDeclareOptions {
         passive: true,
         ..QueueDeclareOptions::default()
     };
     let none = FieldTable::default();
-    let declared = channel.queue_declare(queue.name.clone(), options, none);
+    let declared = channel.queue_declare(queue.clone(), options, none);
     Ok(declared.await?.message_count().into())
 }
 

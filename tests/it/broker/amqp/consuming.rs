@@ -44,7 +44,7 @@ async fn an_acknowledgement_of_many_leaves_what_is_held() {
 /// B51, B53.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_goes_on_over_a_new_connection_and_its_old_tags_settle_nothing() {
-    let adapter = fresh().await;
+    let adapter = fresh_at(&server(), |options| options.delivery_limit = 20).await;
     let broker = adapter.broker();
     publish(broker, &orders(["m1", "m2"])).await;
     let mut consumer = consumer(broker, &RoleName::ORDER).await;
@@ -225,7 +225,7 @@ async fn what_was_set_aside_says_why_and_comes_again_after_a_restart() {
     let broker = adapter.broker();
     publish(broker, &orders(["killer"])).await;
     for _ in 0..DELIVERY_LIMIT {
-        let mut killed = consumer(broker, &RoleName::ORDER).await;
+        let mut killed = broker.consumer(&RoleName::ORDER, 1).await.unwrap();
         take_one(&mut killed).await;
         adapter.kill(killed).await;
     }
