@@ -168,18 +168,28 @@ pub async fn check(config: &Config) -> Health {
         since: now,
     };
     let opened = Deployment::open(config).await;
-    let mut dependencies = vec![match &opened {
+    let dependencies = vec![match &opened {
         Ok(_) => database(State::Up),
         Err(error) => database(State::Down(error.to_string())),
     }];
+    let mut dependencies: Vec<_> = dependencies.into_iter().map(Dependency::from).collect();
     match Deployment::connect(config, opened.ok().as_ref(), Topology::default()).await {
         Ok(connected) => match connected.connections() {
-            none if none.is_empty() => dependencies.push(broker(State::Up)),
-            connections => dependencies.extend(connections),
+            none if none.is_empty() => dependencies.push(broker(State::Up).into()),
+            connections => dependencies.extend(connections.into_iter().map(of_broker)),
         },
-        Err(error) => dependencies.push(broker(State::Down(error.to_string()))),
+        Err(error) => dependencies.push(broker(State::Down(error.to_string())).into()),
     }
-    Health::of(dependencies.into_iter().map(Dependency::from).collect())
+    Health::of(dependencies)
+}
+
+/// One of the connections to the broker, which are named by what they are for.
+fn of_broker(connection: ConnectionState) -> Dependency {
+    let dependency = Dependency::from(connection);
+    Dependency {
+        name: format!("broker, {}", dependency.name),
+        ..dependency
+    }
 }
 
 /// Asks the process that answers at `health.listen`.
@@ -308,9 +318,9 @@ impl Monitor {
     fn health(&self) -> Health {
         let database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         let database = database.clone();
-        let connections = self.broker.connections();
-        let all = std::iter::once(database).chain(connections);
-        let mut health = Health::of(all.map(Dependency::from).collect());
+        let connections = self.broker.connections().into_iter().map(of_broker);
+        let all = std::iter::once(database.into()).chain(connections);
+        let mut health = Health::of(all.collect());
         if self.stop.is_cancelled() {
             health.state = Readiness::Stopping;
         }

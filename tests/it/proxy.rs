@@ -68,6 +68,11 @@ impl Proxy {
     pub(crate) fn swallow_next_answer(&self) {
         self.shared.swallowing.store(true, Ordering::SeqCst);
     }
+
+    /// Whether an answer is still to be kept back.
+    pub(crate) fn is_swallowing(&self) -> bool {
+        self.shared.swallowing.load(Ordering::SeqCst)
+    }
 }
 
 impl Drop for Proxy {

@@ -45,6 +45,8 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
 pub(crate) struct Site {
     deployment: Deployment,
     broker: Arc<dyn Broker>,
+    /// Where the tables are read past the program.
+    tables: String,
     processes: Cell<u32>,
     /// Configuration and logs.
     scratch: TempDir,
@@ -77,11 +79,23 @@ impl Site {
     /// One on servers: a fresh database on that of `store`, which is a URL without a database at its
     /// end, and fresh queues on that of `broker`.
     pub(crate) async fn on_servers(store: &str, broker: &str, more: &str) -> Self {
+        Self::through(&str::to_owned, store, broker, more).await
+    }
+
+    /// One on servers whose database the program reaches by another URL than the test itself.
+    pub(crate) async fn through(
+        url: &dyn Fn(&str) -> String,
+        store: &str,
+        broker: &str,
+        more: &str,
+    ) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let name = format!("site{:08x}", fastrand::u32(..));
-        let url = sql::create_database(store, &name).await;
+        let tables = sql::create_database(store, &name).await;
         let more = format!("broker.prefix = \"{name}\"\n{more}");
-        Self::of(&url, broker, scratch, &more).await
+        let mut site = Self::of(&url(&tables), broker, scratch, &more).await;
+        site.tables = tables;
+        site
     }
 
     async fn of(store: &str, broker: &str, scratch: TempDir, more: &str) -> Self {
@@ -98,7 +112,9 @@ impl Site {
             .await
             .unwrap();
         let broker = deployment.broker(Topology::default()).await.unwrap();
+        let tables = deployment.config.store.url.as_str().to_owned();
         Self {
+            tables,
             deployment,
             broker,
             processes: Cell::new(0),
@@ -208,7 +224,7 @@ impl Site {
 
     /// Reads rows past the program.
     pub(crate) async fn rows<T: sql::Row>(&self, select: &'static str) -> Vec<T> {
-        sql::rows(self.deployment.config.store.url.as_str(), select).await
+        sql::rows(&self.tables, select).await
     }
 
     /// Reads one number past the program.
@@ -219,7 +235,7 @@ impl Site {
 
     /// Another program's connection to the database file.
     pub(crate) async fn stranger(&self) -> SqliteConnection {
-        sql::open_file(self.deployment.config.store.url.as_str()).await
+        sql::open_file(&self.tables).await
     }
 }
 

@@ -4,7 +4,7 @@ use super::{DATABASES, SMALL_BATCHES, go_on, stands_still};
 use crate::day::Day;
 use crate::proxy::Proxy;
 use crate::servers::Servers;
-use crate::site::Site;
+use crate::site::{Site, until};
 use orderonce::testkit::kill;
 use rustix::process::Signal;
 
@@ -48,8 +48,9 @@ async fn every_effect_happens_once_wherever_a_connection_is_cut() {
             Proxy::before(&store_url).await,
             Proxy::before(&broker_url).await,
         );
-        let (store_url, broker_url) = (store.url(&store_url), broker.url(&broker_url));
-        let site = Site::on_servers(&store_url, &broker_url, SMALL_BATCHES).await;
+        let broker_url = broker.url(&broker_url);
+        let by_proxy = |url: &str| store.url(url);
+        let site = Site::through(&by_proxy, &store_url, &broker_url, SMALL_BATCHES).await;
         let day = Day::of_year(270);
         day.stock_up(&site).await;
         let cuts = CUTS.iter();
@@ -69,6 +70,10 @@ async fn every_effect_happens_once_wherever_a_connection_is_cut() {
                 Cut::BrokerAnswer => broker.swallow_next_answer(),
             }
             go_on(&serving);
+            until("the answer was kept back", async || {
+                !store.is_swallowing() && !broker.is_swallowing()
+            })
+            .await;
             serving.settles(&site).await;
             serving.stops(Signal::TERM).await;
         }

@@ -126,7 +126,7 @@ async fn what_cannot_be_used_is_named_with_its_key_and_the_remedy() {
         ),
         (
             "--store",
-            change(&mariadb, "secret", "wrong"),
+            change(&format!("{mariadb}mysql"), "secret", "wrong"),
             "reconcile",
             3,
             ["store.url", "orderonce:***@", "password"],
