@@ -207,6 +207,15 @@ pub trait Broker: Send + Sync + 'static {
     /// [`Error::UnknownQueue`], [`Error::Unavailable`].
     async fn depth(&self, role: &RoleName) -> Result<Depth>;
 
+    /// Whether the broker answers. A connection that is lost is made anew, which nobody else does while
+    /// there is nothing to say over it.
+    ///
+    /// # Errors
+    /// [`Error`] if it cannot be made.
+    async fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// How the connections to the broker are; none if it needs none.
     fn connections(&self) -> Vec<ConnectionState> {
         Vec::new()

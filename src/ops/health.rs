@@ -303,6 +303,9 @@ impl Monitor {
                 Err(_elapsed) => State::Down(format!("no answer within {PATIENCE:?}")),
             };
             self.saw(state);
+            let broker = Arc::clone(&self.broker);
+            // What comes of it, the connections say themselves.
+            drop(tokio::spawn(async move { broker.ping().await }).await);
             tokio::time::sleep(interval).await;
         }
     }

@@ -216,8 +216,9 @@ impl Site {
     /// Reconciles, and expects that nothing differs.
     pub(crate) fn reconciles(&self) {
         let output = self.run(&["reconcile", "--report", "json"]);
-        let report = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(0), "{report}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{report}{said}");
         let report: Value = serde_json::from_str(&report).unwrap();
         assert_eq!(report["differences"], 0, "{report:#}");
     }

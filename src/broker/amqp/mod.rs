@@ -280,6 +280,11 @@ impl Broker for Amqp {
         })
     }
 
+    async fn ping(&self) -> Result<()> {
+        self.shared.consuming.set_up().await?;
+        self.shared.publishing.set_up().await
+    }
+
     fn connections(&self) -> Vec<ConnectionState> {
         let shared = &self.shared;
         vec![shared.consuming.state(), shared.publishing.state()]

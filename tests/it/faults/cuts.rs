@@ -37,7 +37,8 @@ const CUTS: [(&str, &str, Cut); 9] = [
 /// Which passages of a point are cut.
 const PASSAGES: [u64; 3] = [1, 2, 5];
 
-#[tokio::test]
+// The proxies must go on while the test waits for a command.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_effect_happens_once_wherever_a_connection_is_cut() {
     let Some(servers) = Servers::turn().await else {
         return;
