@@ -289,6 +289,14 @@ fn away(setup: Setup) -> Error {
 #[error("{0}")]
 struct NoTls(io::Error);
 
+/// How a connection ends that was taken and given up.
+const HUNG_UP: [io::ErrorKind; 4] = [
+    io::ErrorKind::ConnectionAborted,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::BrokenPipe,
+    io::ErrorKind::UnexpectedEof,
+];
+
 /// Why a connection was not made.
 fn refusal(host: &Host, error: &lapin::Error) -> Setup {
     let at = host.to_string();
@@ -302,7 +310,7 @@ fn refusal(host: &Host, error: &lapin::Error) -> Setup {
                     at,
                     problem: error.to_string(),
                 },
-                None if error.kind() == io::ErrorKind::ConnectionAborted => Setup::NotABroker {
+                None if HUNG_UP.contains(&error.kind()) => Setup::NotABroker {
                     at,
                     problem: "it closed the connection".to_owned(),
                 },
