@@ -170,3 +170,13 @@ impl Error {
         Self::Conflict(what.into())
     }
 }
+
+/// Compares the rows that a guarded statement wrote with those that it was asked to write.
+pub(super) fn all_written(table: &str, written: u64, asked: usize) -> Result<()> {
+    if u64::try_from(asked) == Ok(written) {
+        return Ok(());
+    }
+    Err(Error::lost(format!(
+        "{table}: {written} of {asked} rows were as they had been read"
+    )))
+}

@@ -1,10 +1,10 @@
 //! What happened, for people: timelines, claims, dead letters and parked events.
 
-use super::{DeadFilter, DeadLetter, OutboxRow, ParkedRow, Result};
+use super::{DeadFilter, DeadLetter, Error, OutboxRow, ParkedRow, Result};
 use crate::domain::inventory::ReservationStatus;
 use crate::domain::order::OrderStatus;
 use crate::domain::{
-    AccountKind, Currency, Fingerprint, Key, OrderId, RoleName, Timestamp, UserId,
+    AccountKind, Currency, Fingerprint, Key, Money, OrderId, RoleName, Timestamp, UserId,
 };
 use async_trait::async_trait;
 use serde::Serialize;
@@ -138,4 +138,35 @@ pub trait History {
     /// # Errors
     /// [`super::Error::Unavailable`].
     async fn claim_counts(&self) -> Result<Vec<(RoleName, String, u64)>>;
+}
+
+/// Something that happened, without the key of its cause.
+pub(super) fn moment(at: i64, table: &'static str, what: String) -> Moment {
+    Moment {
+        at: Timestamp(at),
+        table,
+        what,
+        key: None,
+    }
+}
+
+/// The amount for people; one in a currency that is unknown by now is better shown than refused.
+pub(super) fn money(minor: i64, currency: &str) -> String {
+    match Currency::new(currency) {
+        Ok(currency) => Money::new(minor, currency).to_string(),
+        Err(_) => format!("{minor} minor units of {currency}"),
+    }
+}
+
+/// So many of something, in words.
+pub(super) fn counted(count: i64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A row that cannot be read back.
+pub(super) fn corrupt(table: &'static str, problem: impl ToString) -> Error {
+    Error::Corrupt {
+        table,
+        problem: problem.to_string(),
+    }
 }

@@ -1,8 +1,9 @@
 //! `dead_letter`.
 
 use super::MySqlTx;
-use super::set::{Bytes, all_written, json, text_of};
+use super::set::{Bytes, json, text_of};
 use crate::domain::Timestamp;
+use crate::store::error::all_written;
 use crate::store::{DeadLetters, DeadStatus, NewDeadLetter, Result};
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};

@@ -1,9 +1,10 @@
 //! `stock`, `reservation`, `deduction_flow`.
 
 use super::MySqlTx;
-use super::set::{Reader, all_written, json_by, keys};
+use super::set::{Reader, json_by, keys};
 use crate::domain::inventory::{Flow, Reservation, ReservationStatus, Stock};
 use crate::domain::{Key, OrderId, SkuId, Timestamp};
+use crate::store::error::all_written;
 use crate::store::{Inventory, Result, StockUpdate};
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;

@@ -1,8 +1,9 @@
 //! `parked_event`.
 
 use super::MySqlTx;
-use super::set::{Reader, all_written, json, json_by, keys, text_of};
+use super::set::{Reader, json, json_by, keys, text_of};
 use crate::domain::{Key, RoleName, Timestamp, Token};
+use crate::store::error::all_written;
 use crate::store::{NewParked, ParkedRow, Parking, Result};
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;

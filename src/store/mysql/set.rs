@@ -59,16 +59,6 @@ impl Bytes {
     }
 }
 
-/// Compares the rows that a guarded statement wrote with those that it was asked to write.
-pub(super) fn all_written(table: &str, written: u64, asked: usize) -> Result<()> {
-    if u64::try_from(asked) == Ok(written) {
-        return Ok(());
-    }
-    Err(Error::lost(format!(
-        "{table}: {written} of {asked} rows were as they had been read"
-    )))
-}
-
 /// Text of a column of bytes, which the driver takes for bytes only.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Text(pub(super) String);

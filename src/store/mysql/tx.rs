@@ -2,9 +2,9 @@
 
 use super::error::spares_transaction;
 use super::pool::Pooled;
-use super::set::all_written;
 use super::{Database, from_sqlx};
 use crate::domain::Timestamp;
+use crate::store::error::all_written;
 use crate::store::{Connection, Error, Result, Tx};
 use async_trait::async_trait;
 use sqlx::mysql::{MySqlArguments, MySqlRow};

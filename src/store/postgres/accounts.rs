@@ -1,10 +1,11 @@
 //! `account`, `account_flow`.
 
 use super::PostgresTx;
-use super::set::{Reader, all_absent, all_written, column};
+use super::set::{Reader, all_absent, column};
 use crate::domain::Timestamp;
 use crate::domain::account::{Account, AccountFlow, AccountId, Source};
 use crate::domain::{SourceId, SourceType};
+use crate::store::error::all_written;
 use crate::store::{AccountUpdate, Accounts, CreditState, Result};
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;

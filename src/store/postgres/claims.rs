@@ -1,8 +1,9 @@
 //! `idempotent_record`.
 
 use super::PostgresTx;
-use super::set::{Reader, all_written, column};
+use super::set::{Reader, column};
 use crate::domain::{Fingerprint, Key, RoleName, Timestamp, Token};
+use crate::store::error::all_written;
 use crate::store::{Claimed, Claims, Conclusion, Error, NewClaim, Prior, Result};
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;

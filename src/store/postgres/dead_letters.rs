@@ -1,8 +1,9 @@
 //! `dead_letter`.
 
 use super::PostgresTx;
-use super::set::{all_written, column, headers, readable};
+use super::set::{column, headers, readable};
 use crate::domain::Timestamp;
+use crate::store::error::all_written;
 use crate::store::{DeadLetters, DeadStatus, NewDeadLetter, Result};
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};

@@ -5,8 +5,9 @@ use super::parking::parked;
 use super::pool::Pooled;
 use super::{PostgresStore, from_sqlx};
 use crate::domain::{
-    AccountKind, Currency, Fingerprint, Key, Money, OrderId, RoleName, Timestamp, UserId,
+    AccountKind, Currency, Fingerprint, Key, OrderId, RoleName, Timestamp, UserId,
 };
+use crate::store::history::{corrupt, counted, moment, money};
 use crate::store::{
     ClaimRow, DeadFilter, DeadLetter, Error, History, Moment, OrderSummary, OutboxRow, ParkedRow,
     Result,
@@ -366,27 +367,6 @@ async fn earned(connection: &mut Pooled, order_id: &str) -> Result<Vec<(AccountK
         .collect())
 }
 
-fn moment(at: i64, table: &'static str, what: String) -> Moment {
-    Moment {
-        at: Timestamp(at),
-        table,
-        what,
-        key: None,
-    }
-}
-
-/// The amount for people; one in a currency that is unknown by now is better shown than refused.
-fn money(minor: i64, currency: &str) -> String {
-    match Currency::new(currency) {
-        Ok(currency) => Money::new(minor, currency).to_string(),
-        Err(_) => format!("{minor} minor units of {currency}"),
-    }
-}
-
-fn counted(count: i64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 /// The rows of a statement about one order.
 async fn about<T>(
     connection: &mut Pooled,
@@ -411,13 +391,6 @@ where
 fn count(number: i64) -> Result<u32> {
     let range = |_| corrupt("dead_letter", format!("{number} is out of range"));
     u32::try_from(number).map_err(range)
-}
-
-fn corrupt(table: &'static str, problem: impl ToString) -> Error {
-    Error::Corrupt {
-        table,
-        problem: problem.to_string(),
-    }
 }
 
 #[derive(FromRow)]

@@ -1,9 +1,10 @@
 //! `stock`, `reservation`, `deduction_flow`.
 
 use super::PostgresTx;
-use super::set::{Reader, all_absent, all_written, column};
+use super::set::{Reader, all_absent, column};
 use crate::domain::inventory::{Flow, Reservation, ReservationStatus, Stock};
 use crate::domain::{Key, OrderId, SkuId, Timestamp};
+use crate::store::error::all_written;
 use crate::store::{Inventory, Result, StockUpdate};
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;

@@ -1,10 +1,11 @@
 //! `orders`, `order_line`, `order_transition`, `payment`, `refund`.
 
 use super::PostgresTx;
-use super::set::{Reader, all_absent, all_written, column};
+use super::set::{Reader, all_absent, column};
 use crate::domain::event::OrderLine;
 use crate::domain::order::{Order, Payment, Refund};
 use crate::domain::{Currency, Fingerprint, OrderId, Provider, RefundNo, Timestamp, TradeNo};
+use crate::store::error::all_written;
 use crate::store::{OrderUpdate, Orders, RefundUpdate, Result, StepRow};
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;

@@ -40,16 +40,6 @@ pub(super) fn readable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Compares the rows that a guarded statement wrote with those that it was asked to write.
-pub(super) fn all_written(table: &str, written: u64, asked: usize) -> Result<()> {
-    if u64::try_from(asked) == Ok(written) {
-        return Ok(());
-    }
-    Err(Error::lost(format!(
-        "{table}: {written} of {asked} rows were as they had been read"
-    )))
-}
-
 /// Compares the rows that were put in the place of absent ones with those that were to be held.
 pub(super) fn all_absent(table: &str, held: u64, asked: usize) -> Result<()> {
     if u64::try_from(asked) == Ok(held) {

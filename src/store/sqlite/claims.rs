@@ -1,8 +1,9 @@
 //! `idempotent_record`.
 
 use super::SqliteTx;
-use super::set::{Bytes, Reader, all_written, json};
+use super::set::{Bytes, Reader, json};
 use crate::domain::{Fingerprint, Key, RoleName, Timestamp, Token};
+use crate::store::error::all_written;
 use crate::store::{Claimed, Claims, Conclusion, NewClaim, Prior, Result};
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};

@@ -4,8 +4,9 @@ use super::outbox::outbox_row;
 use super::parking::parked;
 use super::{SqliteStore, from_sqlx};
 use crate::domain::{
-    AccountKind, Currency, Fingerprint, Key, Money, OrderId, RoleName, Timestamp, UserId,
+    AccountKind, Currency, Fingerprint, Key, OrderId, RoleName, Timestamp, UserId,
 };
+use crate::store::history::{corrupt, counted, moment, money};
 use crate::store::{
     ClaimRow, DeadFilter, DeadLetter, Error, History, Moment, OrderSummary, OutboxRow, ParkedRow,
     Result,
@@ -417,34 +418,6 @@ async fn earned(
     Ok(kinds
         .map(|(kind, kept)| (AccountKind::literal(&kind), kept))
         .collect())
-}
-
-fn moment(at: i64, table: &'static str, what: String) -> Moment {
-    Moment {
-        at: Timestamp(at),
-        table,
-        what,
-        key: None,
-    }
-}
-
-/// The amount for people; one in a currency that is unknown by now is better shown than refused.
-fn money(minor: i64, currency: &str) -> String {
-    match Currency::new(currency) {
-        Ok(currency) => Money::new(minor, currency).to_string(),
-        Err(_) => format!("{minor} minor units of {currency}"),
-    }
-}
-
-fn counted(count: i64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-fn corrupt(table: &'static str, problem: impl ToString) -> Error {
-    Error::Corrupt {
-        table,
-        problem: problem.to_string(),
-    }
 }
 
 #[derive(FromRow)]

@@ -1,9 +1,10 @@
 //! `stock`, `reservation`, `deduction_flow`.
 
 use super::SqliteTx;
-use super::set::{Reader, all_written, json};
+use super::set::{Reader, json};
 use crate::domain::inventory::{Flow, Reservation, ReservationStatus, Stock};
 use crate::domain::{Key, OrderId, SkuId, Timestamp};
+use crate::store::error::all_written;
 use crate::store::{Inventory, Result, StockUpdate};
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;

@@ -1,10 +1,11 @@
 //! `orders`, `order_line`, `order_transition`, `payment`, `refund`.
 
 use super::SqliteTx;
-use super::set::{Bytes, Reader, all_written, json};
+use super::set::{Bytes, Reader, json};
 use crate::domain::event::OrderLine;
 use crate::domain::order::{Order, Payment, Refund};
 use crate::domain::{Currency, Fingerprint, OrderId, Provider, RefundNo, Timestamp, TradeNo};
+use crate::store::error::all_written;
 use crate::store::{OrderUpdate, Orders, RefundUpdate, Result, StepRow};
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;

@@ -32,16 +32,6 @@ impl Bytes {
     }
 }
 
-/// Compares the rows that a guarded statement wrote with those that it was asked to write.
-pub(super) fn all_written(table: &str, written: u64, asked: usize) -> Result<()> {
-    if u64::try_from(asked) == Ok(written) {
-        return Ok(());
-    }
-    Err(Error::lost(format!(
-        "{table}: {written} of {asked} rows were as they had been read"
-    )))
-}
-
 /// A row that is being read. Its first columns are its key.
 pub(super) struct Reader<'r> {
     row: &'r SqliteRow,
