@@ -63,9 +63,9 @@ pub trait Consumer: Send + Sync {
     /// Waits for deliveries and returns what has arrived, from one to `max`, oldest first. Dropping
     /// the future loses nothing.
     ///
-    /// A message that was delivered before and not settled, more than once in a row, comes alone: it
-    /// may be what killed its consumers, and must not take its neighbours along to the delivery
-    /// limit.
+    /// A message that was delivered before and not settled, again and again, comes with fewer others,
+    /// and alone before it reaches the delivery limit: it may be what killed its consumers, and must
+    /// not take its neighbours along.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the broker is away.

@@ -8,11 +8,11 @@
 //! original is acknowledged. If the process ends in between there are two, and the claim tells.
 //!
 //! **A killer takes no neighbour along.** What was prefetched with it would be counted too. Once a
-//! message arrives that was left unsettled again and again, the consumer releases what else it has
-//! and goes on with a smaller prefetch: the smaller, the more often the message was left, and at last
-//! one. It returns to its own only when some messages in a row were innocent. So a process that is
-//! killed a few times by somebody else goes on in batches. Copies carry how often the message was
-//! left unsettled, so that the limit holds for them.
+//! message arrives that has used up a part of its deliveries, the consumer releases what else it has
+//! and goes on with a smaller prefetch: the smaller, the fewer deliveries the message has left, and at
+//! last one. It returns to its own only when some messages in a row were innocent. So a process that
+//! is killed by somebody else goes on in batches, unless that happens nearly as often as the limit
+//! allows. Copies carry how often the message was left unsettled, so that the limit holds for them.
 
 use super::Shared;
 use super::acks::acks;
@@ -32,15 +32,14 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
-/// Unsettled deliveries in a row after which a message comes alone. One may have been any restart;
-/// from the second on, the message may be what ends the process.
-const SUSPECT_AFTER: u32 = 2;
+/// Unsettled deliveries that suspect nothing, whatever the limit: one may have been any restart.
+const HARMLESS: u32 = 1;
 
-/// The prefetch for a message that was left unsettled that often; each time more it is a quarter.
-const FIRST_PACE: u16 = 64;
+/// The prefetch with a message that has used up that many quarters of its deliveries.
+const PACE_BY_QUARTER: [Option<u16>; 4] = [None, Some(64), Some(16), Some(4)];
 
-/// How many deliveries before its last a message comes alone at the latest.
-const ALONE_BEFORE_LIMIT: u32 = 3;
+/// With how many deliveries left a message comes alone.
+const ALONE_AT_LAST: u32 = 3;
 
 /// Innocent messages in a row after which the consumer takes many at a time again.
 const CALM_AFTER: u32 = 32;
@@ -140,7 +139,7 @@ impl AmqpConsumer {
                 self.turn = Some(tokio::spawn(Arc::clone(&self.post).run(turn, session)));
                 continue;
             }
-            let deliveries = session.hand_out(max, self.post.suspect_after());
+            let deliveries = session.hand_out(max, |unsettled| self.post.suspects(unsettled));
             self.session = Some(session);
             return Ok(deliveries);
         }
@@ -183,12 +182,9 @@ impl Drop for AmqpConsumer {
 
 impl Post {
     async fn open(&self, pace: Pace) -> Result<Session> {
-        let pace = match self.suspect_after() {
-            0 => Pace::Careful {
-                prefetch: 1,
-                calm: 0,
-            },
-            _ => pace,
+        let pace = match self.pace_with(0) {
+            Some(prefetch) => Pace::Careful { prefetch, calm: 0 },
+            None => pace,
         };
         let link = &self.shared.consuming;
         let channel = link.channel().await?;
@@ -205,32 +201,36 @@ impl Post {
         })
     }
 
-    fn suspect_after(&self) -> u32 {
-        SUSPECT_AFTER.min(self.shared.delivery_limit - 1)
+    /// How many may be held together with a message that was left unsettled that often, if that is
+    /// suspect.
+    fn pace_with(&self, unsettled: u32) -> Option<u16> {
+        let limit = self.shared.delivery_limit;
+        let left = limit.saturating_sub(unsettled);
+        if unsettled <= HARMLESS && left > 1 {
+            return None;
+        }
+        if left <= ALONE_AT_LAST {
+            return Some(1);
+        }
+        let used = u64::from(unsettled) * 4 / u64::from(limit);
+        let quarter = usize::try_from(used).ok()?;
+        *PACE_BY_QUARTER.get(quarter)?
     }
 
-    /// How many may be held together with a message that was left unsettled that often.
-    fn prefetch_with(&self, unsettled: u32) -> u16 {
-        let suspicion = match unsettled.checked_sub(self.suspect_after()) {
-            None => return self.prefetch,
-            Some(suspicion) => suspicion,
-        };
-        if unsettled + ALONE_BEFORE_LIMIT >= self.shared.delivery_limit {
-            return 1;
-        }
-        let fewer = FIRST_PACE.checked_shr(2 * suspicion).unwrap_or(0);
-        fewer.clamp(1, self.prefetch)
+    fn suspects(&self, unsettled: u32) -> bool {
+        self.pace_with(unsettled).is_some()
     }
 
     fn next_turn(&self, session: &Session) -> Option<Turn> {
         if !session.exhausted.is_empty() {
             return Some(Turn::SetAside);
         }
-        let prefetch = self.prefetch_with(session.suspicion());
-        if prefetch < session.pace.prefetch(self.prefetch) {
+        if let Some(prefetch) = self.pace_with(session.suspicion())
+            && prefetch < session.pace.prefetch(self.prefetch)
+        {
             return Some(Turn::Change(Pace::Careful { prefetch, calm: 0 }));
         }
-        let may_be_full = session.is_calm() && self.suspect_after() > 0;
+        let may_be_full = session.is_calm() && !self.suspects(0);
         may_be_full.then_some(Turn::Change(Pace::Full))
     }
 
@@ -336,7 +336,7 @@ impl Session {
         copies
     }
 
-    fn hand_out(&mut self, max: usize, suspect_after: u32) -> Vec<Delivery> {
+    fn hand_out(&mut self, max: usize, suspects: impl Fn(u32) -> bool) -> Vec<Delivery> {
         let max = max.min(self.pace.prefetch(u16::MAX).into());
         let tags = self.arrived.drain(..max.min(self.arrived.len()));
         let mut deliveries = Vec::with_capacity(tags.len());
@@ -346,7 +346,7 @@ impl Session {
             };
             held.stage = Stage::HandedOut;
             if let Pace::Careful { calm, .. } = &mut self.pace {
-                *calm = match held.unsettled >= suspect_after {
+                *calm = match suspects(held.unsettled) {
                     true => 0,
                     false => calm.saturating_add(1),
                 };

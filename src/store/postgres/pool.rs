@@ -359,7 +359,10 @@ impl fmt::Debug for Pool {
 
 /// A new connection.
 pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    waited(CONNECT, PgConnection::connect_with(options)).await
+    let connection = waited(CONNECT, PgConnection::connect_with(options)).await?;
+    #[cfg(target_os = "linux")]
+    crate::store::nodelay::send_at_once(options.get_port());
+    Ok(connection)
 }
 
 /// Waits so long and no longer: a server that is cut off does not say so. The connection is left in
