@@ -321,10 +321,12 @@ impl Target {
 
     /// A right to write that is missing shows only when something is written.
     async fn check_rights(&self, connection: &mut MySqlConnection) -> Result<()> {
+        // A row of this connection's own: on a common one, processes that start together would wait
+        // for each other, and end in a deadlock.
         const PROBE: [&str; 3] = [
-            "INSERT INTO lease (name, holder, fence, until) VALUES ('', '', 0, 0)",
-            "UPDATE lease SET until = 1 WHERE name = ''",
-            "DELETE FROM lease WHERE name = ''",
+            "INSERT INTO lease (name, holder, fence, until) VALUES (CONCAT('?', CONNECTION_ID()), '', 0, 0)",
+            "UPDATE lease SET until = 1 WHERE name = CONCAT('?', CONNECTION_ID())",
+            "DELETE FROM lease WHERE name = CONCAT('?', CONNECTION_ID())",
         ];
         let failed = |error| on_open(&self.place, error);
         let mut transaction = connection.begin().await.map_err(failed)?;

@@ -149,6 +149,19 @@ async fn tls_is_checked_as_the_url_says() {
 }
 
 #[tokio::test]
+async fn processes_that_start_together_all_open_it() {
+    let name = migrated().await;
+    let url = url_of(&name);
+    for _ in 0..10 {
+        let opened = futures_util::future::join_all((0..8).map(|_| open(&url))).await;
+        for database in opened {
+            database.unwrap().close().await;
+        }
+    }
+    give_back(name).await;
+}
+
+#[tokio::test]
 async fn migrating_makes_the_tables_and_a_second_time_applies_nothing() {
     let name = new_name();
     run(&server(), &format!("CREATE DATABASE {name}")).await;
