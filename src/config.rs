@@ -136,7 +136,8 @@ sections! {
         ca_file: String = "ca_file", "", Kind::Text;
         /// How long a delivery from the embedded queue belongs to its consumer before it is delivered again.
         lease: Duration = "lease_seconds", "30", Kind::Seconds(MILLISECOND..=DAY);
-        /// Unsettled deliveries after which a message is taken for one that kills the process.
+        /// Unsettled deliveries after which a message is taken for one that kills the process. Below 6, what
+        /// another role of that process had in hand may be taken for one too.
         delivery_limit: u32 = "delivery_limit", "20", Kind::Integer(1..=1_000);
         /// Pause before an empty embedded queue is looked at again.
         poll: Duration = "poll_seconds", "0.05", Kind::Seconds(MILLISECOND..=MINUTE);

@@ -29,6 +29,7 @@ use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
@@ -40,6 +41,11 @@ const PACE_BY_QUARTER: [Option<u16>; 4] = [None, Some(64), Some(16), Some(4)];
 
 /// With how many deliveries left a message comes alone.
 const ALONE_AT_LAST: u32 = 3;
+
+/// How long at most a consumer waits before it takes messages alone, with nothing in hand. The killer
+/// of a process comes to one role; if all roles went on at the same time after each start, the message
+/// in hand of another role would be the same each time, and be counted with the killer to the end.
+const APART: Duration = Duration::from_secs(1);
 
 /// Innocent messages in a row after which the consumer takes many at a time again.
 const CALM_AFTER: u32 = 32;
@@ -256,6 +262,9 @@ impl Post {
                 // One that cannot be closed any more is gone.
                 let _ = session.channel.close(200, "OK".into()).await;
                 drop(session);
+                if pace.prefetch(self.prefetch) == 1 {
+                    tokio::time::sleep(APART.mul_f64(fastrand::f64())).await;
+                }
                 self.open(pace).await
             }
         }
