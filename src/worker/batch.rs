@@ -39,12 +39,14 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// A role at work: its consumer and its processor.
 pub struct Worker<R: Role> {
     processor: Arc<Processor<R>>,
     consumer: Box<dyn Consumer>,
     batch_max: usize,
+    give_up: CancellationToken,
 }
 
 impl<R: Role> Worker<R> {
@@ -59,7 +61,15 @@ impl<R: Role> Worker<R> {
             processor,
             consumer,
             batch_max,
+            give_up: CancellationToken::new(),
         }
+    }
+
+    /// Settling ends when `give_up` is cancelled, whatever the broker is waiting for; what is not
+    /// settled comes again.
+    #[must_use]
+    pub fn with_give_up(self, give_up: CancellationToken) -> Self {
+        Self { give_up, ..self }
     }
 
     /// Waits for deliveries and handles them. Dropping the future of the wait loses nothing, so
@@ -108,9 +118,14 @@ impl<R: Role> Worker<R> {
         let mut settlements: Vec<_> = settled.iter().map(|s| (s.tag, s.settlement)).collect();
         let undecided = deliveries.iter().skip(settled.len());
         settlements.extend(undecided.map(|delivery| (delivery.tag, Settlement::Release)));
-        let stale = self.consumer.settle(&settlements).await?;
+        let given_up = self.give_up.cancelled();
+        let stale = tokio::select! {
+            biased;
+            stale = self.consumer.settle(&settlements) => stale?,
+            () = given_up => settlements.len(),
+        };
         if stale > 0 {
-            tracing::warn!(role = %processor.name, stale, "deliveries were not ours any more, they come again");
+            tracing::warn!(role = %processor.name, stale, "deliveries could not be settled, they come again");
         }
         processor.points.pass(Point::Settled)?;
         processor.tell(&settled).await;

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// What to run, and how.
 #[derive(Clone)]
@@ -50,7 +51,7 @@ pub struct Plan {
     pub janitor_interval: Duration,
     /// Things the janitor takes at a time.
     pub janitor_batch: u32,
-    /// How long the relay may go on after a stop.
+    /// How long the relay may go on after a stop, and a broker that takes no messages is waited for.
     pub stop_deadline: Duration,
     /// Layers in front of the database.
     pub gates: Vec<Arc<dyn Gate>>,
@@ -80,8 +81,16 @@ pub async fn run(
         store,
         broker,
         written: Arc::default(),
+        give_up: CancellationToken::new(),
         stop,
     };
+    let (stop, give_up) = (shared.stop.clone(), shared.give_up.clone());
+    let stop_deadline = shared.plan.stop_deadline;
+    let _deadline = AbortOnDropHandle::new(tokio::spawn(async move {
+        stop.cancelled().await;
+        tokio::time::sleep(stop_deadline).await;
+        give_up.cancel();
+    }));
     let mut roles = JoinSet::new();
     for role in &shared.plan.roles {
         for _ in 0..shared.plan.workers.max(1) {
@@ -133,6 +142,8 @@ struct Shared {
     /// Told after each commit, so that the relay need not poll.
     written: Arc<Notify>,
     stop: CancellationToken,
+    /// Cancelled when the deadline after a stop has passed.
+    give_up: CancellationToken,
 }
 
 impl Shared {
@@ -172,7 +183,8 @@ impl Shared {
                     continue;
                 }
             };
-            let worker = Worker::new(Arc::clone(&processor), consumer, self.plan.batch_max);
+            let worker = Worker::new(Arc::clone(&processor), consumer, self.plan.batch_max)
+                .with_give_up(self.give_up.clone());
             self.work(worker, &mut patience).await?;
         }
         Ok(())

@@ -223,6 +223,11 @@ impl Site {
         assert_eq!(report["differences"], 0, "{report:#}");
     }
 
+    /// The URL of the tables past the program.
+    pub(crate) fn tables(&self) -> &str {
+        &self.tables
+    }
+
     /// Reads rows past the program.
     pub(crate) async fn rows<T: sql::Row>(&self, select: &'static str) -> Vec<T> {
         sql::rows(&self.tables, select).await

@@ -120,7 +120,7 @@ async fn a_queue_that_is_deleted_under_its_consumer_is_waited_for() {
 
 #[tokio::test]
 async fn rabbitmq_down_for_minutes_costs_no_attempt_and_everything_is_sent_after() {
-    const AWAY: Duration = Duration::from_secs(65);
+    const AWAY: Duration = Duration::from_secs(130);
     let Some(servers) = Servers::turn().await else {
         return;
     };

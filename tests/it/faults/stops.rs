@@ -1,12 +1,15 @@
 //! Orderly stops.
 
+use super::competing::message;
 use super::site;
 use crate::day::Day;
 use crate::servers::Servers;
 use crate::site::until;
 use orderonce::broker::Settlement;
 use orderonce::domain::RoleName;
+use orderonce::testkit::sql::Reader;
 use rustix::process::Signal;
+use serde_json::json;
 
 #[tokio::test]
 async fn a_stop_finishes_the_batch_in_hand_and_leaves_no_delivery_behind() {
@@ -47,4 +50,35 @@ async fn a_stop_finishes_the_batch_in_hand_and_leaves_no_delivery_behind() {
     }
     site.serve_to_the_end().await;
     day.happened_once(&site).await;
+}
+
+/// What is to be tried again is published again, which a blocked connection would hold up for ever.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_broker_that_takes_no_messages() {
+    let Some(servers) = Servers::turn().await else {
+        return;
+    };
+    let more = "store.busy_timeout_seconds = 0.05\nshutdown.deadline_seconds = 1";
+    let site = site(&servers, "postgres", more).await;
+    let stock = json!({"adjustment_id": "count", "sku_id": "S1", "set": 5, "version": 0});
+    site.publish(&[message("set", "stock.adjust", "S1", &stock)])
+        .await;
+    site.serve_to_the_end().await;
+    let more = json!({"adjustment_id": "found", "sku_id": "S1", "change": 1});
+    site.publish(&[message("more", "stock.adjust", "S1", &more)])
+        .await;
+
+    let mut stranger = Reader::open(site.tables()).await.unwrap();
+    stranger.execute("BEGIN; LOCK TABLE stock").await.unwrap();
+    servers.rabbitmqctl(&["set_vm_memory_high_watermark", "absolute", "1"]);
+    let mut serving = site.serve(&[], &[]);
+    serving.says("\"retried\"").await;
+    serving.stops(Signal::TERM).await;
+    assert!(serving.log().contains("they come again"));
+
+    servers.rabbitmqctl(&["set_vm_memory_high_watermark", "0.4"]);
+    stranger.execute("ROLLBACK").await.unwrap();
+    site.serve_to_the_end().await;
+    site.reconciles();
+    assert_eq!(site.number("SELECT available FROM stock").await, 6);
 }
