@@ -100,6 +100,14 @@ pub async fn run(
     if shared.plan.janitor {
         roles.spawn(shared.clone().run_janitor());
     }
+    if roles.is_empty() {
+        // A relay by itself waits for no role, only to be told to stop.
+        let stop = shared.stop.clone();
+        roles.spawn(async move {
+            stop.cancelled().await;
+            Ok(())
+        });
+    }
     let roles_done = CancellationToken::new();
     let mut relay = JoinSet::new();
     if shared.plan.relay {
