@@ -161,6 +161,16 @@ async fn two_processes_on_one_file_share_the_work() {
     day.happened_once(&site).await;
 }
 
+#[tokio::test]
+async fn a_relay_by_itself_stops_without_waiting_for_roles() {
+    let site = Site::new("shutdown.deadline_seconds = 1").await;
+    let mut relay = site.serve(&["--role", "relay"], &[]);
+    relay.says("started").await;
+    relay.stops(Signal::TERM).await;
+    let log = relay.log();
+    assert!(!log.contains("messages in the outbox"), "{log}");
+}
+
 /// Neither attempts nor dead letters.
 async fn cost_time_only(site: &Site, serving: &Serving) {
     const ATTEMPTS: &str = "SELECT count(*) FROM queue_message WHERE attempt > 0";
