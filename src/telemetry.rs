@@ -69,14 +69,16 @@ where
     })
 }
 
-/// What the AMQP library calls an error is told by our own code where it is one: that a queue is not
-/// there yet, or that a connection is lost. Whoever wants to hear the library names it.
+/// Libraries that are silent unless the filter names them. What the one for AMQP calls an error is told
+/// by our own code where it is one: that a queue is not there yet, or that a connection is lost. The
+/// one for databases shows the text of each statement that takes a second, as a reconciliation's may.
+const SILENT: [&str; 2] = ["lapin", "sqlx"];
+
 fn directives(filter: &str) -> String {
-    if filter.contains("lapin") {
-        filter.to_owned()
-    } else {
-        format!("{filter},lapin=off")
-    }
+    let silent = SILENT.iter().filter(|library| !filter.contains(**library));
+    silent.fold(filter.to_owned(), |filter, library| {
+        format!("{filter},{library}=off")
+    })
 }
 
 #[cfg(test)]
@@ -100,9 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn the_amqp_library_is_silent_unless_it_is_named() {
-        assert_eq!(directives("info"), "info,lapin=off");
-        assert_eq!(directives("info,lapin=warn"), "info,lapin=warn");
+    fn libraries_are_silent_unless_they_are_named() {
+        assert_eq!(directives("info"), "info,lapin=off,sqlx=off");
+        assert_eq!(directives("info,lapin=warn"), "info,lapin=warn,sqlx=off");
+        assert_eq!(
+            directives("info,sqlx::query=warn"),
+            "info,sqlx::query=warn,lapin=off"
+        );
     }
 
     /// What two events leave in the log, one of them below the level `info`.

@@ -300,7 +300,7 @@ async fn a_message_that_kills_the_process_is_kept_and_takes_no_neighbour_along()
     const KILLER: &str = "order:536370/order.complete";
     const LIMIT: usize = 3;
     // A lease that a slow machine does not outlast: it would be counted, too.
-    let config = format!("broker.delivery_limit = {LIMIT}\nbroker.lease_seconds = 2");
+    let config = format!("broker.delivery_limit = {LIMIT}\nbroker.lease_seconds = 8");
     let site = Site::new(&config).await;
     let day = Day::first(30);
     day.stock_up(&site).await;

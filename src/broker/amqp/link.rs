@@ -447,7 +447,7 @@ impl Status {
                     tracing::info!(connection, "the broker takes messages again");
                     self.update(number, State::Up);
                 }
-                Event::Error(error) if !error.is_amqp_soft_error() => {
+                Event::Error(error) if !is_of_a_channel(&error) => {
                     tracing::warn!(connection, %error, "the connection to the broker is lost");
                     self.update(number, State::Down(error.to_string()));
                     return;
@@ -456,6 +456,14 @@ impl Status {
             }
         }
     }
+}
+
+/// Whether an error leaves the connection as it is: the server closes a channel for a queue that is not
+/// there, and the library then tells of whatever was still on its way to that channel.
+fn is_of_a_channel(error: &lapin::Error) -> bool {
+    use lapin::ErrorKind::{InvalidChannel, InvalidChannelState};
+    error.is_amqp_soft_error()
+        || matches!(error.kind(), InvalidChannel(_) | InvalidChannelState(..))
 }
 
 impl Noted {

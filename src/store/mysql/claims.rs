@@ -46,6 +46,7 @@ impl Claims for MySqlTx {
             let key = claim.key.as_str();
             (key, claim.subject, start, claim.message_id, claim.body)
         }))?;
+        self.database().fits(fingerprints.len() + set.len())?;
         let token = self.database().next_token();
         let insert = sqlx::query(CLAIM)
             .bind(role.as_str())

@@ -62,6 +62,8 @@ pub struct Database {
     pool: Arc<Pool>,
     skew: Arc<AtomicI64>,
     tokens: Arc<Tokens>,
+    /// Bytes that the server takes in one statement.
+    packet: u64,
 }
 
 impl Database {
@@ -173,6 +175,24 @@ impl Database {
         self.pool.scan(before, statement).await
     }
 
+    /// Refuses a statement with so many bytes of parameters that the server would not take it. It would
+    /// say so and close the connection, and a client that is still writing often hears only of the
+    /// latter, which looks as if the server were away.
+    pub(super) fn fits(&self, bytes: usize) -> Result<()> {
+        /// What a statement has beside long parameters.
+        const MARGIN: u64 = 4096;
+        let packet = self.packet;
+        let needed = u64::try_from(bytes)
+            .unwrap_or(u64::MAX)
+            .saturating_add(MARGIN);
+        if needed <= packet {
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "{bytes} bytes are more than the server takes in one statement (max_allowed_packet is {packet})"
+        )))
+    }
+
     /// Bytes that no other claim has.
     pub(super) fn next_token(&self) -> [u8; 16] {
         self.tokens.next()
@@ -256,13 +276,19 @@ impl Target {
         Ok(connection)
     }
 
-    async fn database(self, options: &Options, first: MySqlConnection) -> Result<Database> {
+    async fn database(self, options: &Options, mut first: MySqlConnection) -> Result<Database> {
+        const PACKET: &str = "SELECT CAST(@@max_allowed_packet AS UNSIGNED)";
+        let packet: u64 = sqlx::query_scalar(PACKET)
+            .fetch_one(&mut first)
+            .await
+            .map_err(|error| on_open(&self.place, error))?;
         let pool = Pool::new(self.options, self.session, options.connections, first);
         Ok(Database {
             at: self.place.at.into(),
             pool: Arc::new(pool.await?),
             skew: Arc::default(),
             tokens: Arc::default(),
+            packet,
         })
     }
 

@@ -59,6 +59,7 @@ impl DeadLetters for MySqlTx {
             ))
         });
         let set = json(rows.collect::<Result<Vec<_>>>()?)?;
+        self.database().fits(bytes.len() + set.len())?;
         let insert = sqlx::query(BURY)
             .bind(now.0)
             .bind(bytes.into_parameter())

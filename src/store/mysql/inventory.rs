@@ -213,6 +213,7 @@ impl Inventory for MySqlTx {
             }),
             |a, b| a.0.cmp(b.0),
         )?;
+        self.database().fits(set.len())?;
         let insert = sqlx::query(INSERT).bind(now.0).bind(set);
         self.execute(insert).await.map(drop)
     }

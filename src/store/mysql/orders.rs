@@ -189,6 +189,7 @@ impl Orders for MySqlTx {
             }),
             |a, b| (a.0, a.1).cmp(&(b.0, b.1)),
         )?;
+        self.database().fits(set.len())?;
         self.execute(sqlx::query(INSERT).bind(set)).await.map(drop)
     }
 

@@ -49,6 +49,7 @@ impl OutboxAppend for MySqlTx {
             ))
         });
         let set = json(rows.collect::<Result<Vec<_>>>()?)?;
+        self.database().fits(messages.len() + set.len())?;
         let insert = sqlx::query(APPEND)
             .bind(now.0)
             .bind(messages.into_parameter())

@@ -46,6 +46,7 @@ impl Parking for MySqlTx {
         });
         let rows = rows.collect::<Result<Vec<_>>>()?;
         let set = json_by(rows, |a, b| a.0.cmp(b.0))?;
+        self.database().fits(set.len())?;
         let insert = sqlx::query(PARK).bind(role.as_str()).bind(now.0).bind(set);
         self.execute(insert).await.map(drop)
     }

@@ -54,6 +54,10 @@ impl Bytes {
         (start, bytes.len())
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn into_parameter(self) -> Vec<u8> {
         self.0
     }

@@ -524,10 +524,10 @@ async fn a_store_is_used_on_after_its_server_was_restarted() {
 }
 
 #[tokio::test]
-async fn a_packet_that_is_too_large_is_refused() {
+async fn a_statement_that_is_too_large_is_refused_and_ends_nothing() {
     let (store, name) = store().await;
     let mut tx = store.begin().await.unwrap();
-    let row = orderonce::store::NewOutbox {
+    let mut row = orderonce::store::NewOutbox {
         aggregate: "A".into(),
         addressee: None,
         event_type: "x".into(),
@@ -535,9 +535,15 @@ async fn a_packet_that_is_too_large_is_refused() {
         headers: std::collections::BTreeMap::new(),
         message: vec![b'x'; 17 << 20],
     };
-    let refused = tx.append(NOW, &[row]).await;
-    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
-    tx.rollback().await.unwrap();
-    store.ping().await.unwrap();
+    let refused = tx.append(NOW, &[row.clone()]).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused(_)), "{refused:?}");
+    assert!(
+        refused.to_string().contains("max_allowed_packet"),
+        "{refused}"
+    );
+    row.message.truncate(1 << 20);
+    tx.append(NOW, &[row]).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(store_head(&store).await, 1);
     finish(store, name).await;
 }
