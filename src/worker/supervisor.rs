@@ -100,15 +100,11 @@ pub async fn run(
     if shared.plan.janitor {
         roles.spawn(shared.clone().run_janitor());
     }
-    if roles.is_empty() {
-        // A relay by itself waits for no role, only to be told to stop.
-        let stop = shared.stop.clone();
-        roles.spawn(async move {
-            stop.cancelled().await;
-            Ok(())
-        });
-    }
-    let roles_done = CancellationToken::new();
+    // A relay by itself waits for no role, only to be told to stop.
+    let roles_done = match roles.is_empty() {
+        true => shared.stop.clone(),
+        false => CancellationToken::new(),
+    };
     let mut relay = JoinSet::new();
     if shared.plan.relay {
         relay.spawn(shared.clone().run_relay(roles_done.clone()));
@@ -243,7 +239,6 @@ impl Shared {
     async fn run_relay(self, roles_done: CancellationToken) -> Result<()> {
         let mut patience = Patience::new("relay".to_owned());
         let holder = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
-        let mut deadline = None;
         loop {
             let publisher = match self.broker.publisher().await {
                 Ok(publisher) => publisher,
@@ -263,9 +258,7 @@ impl Shared {
                 self.plan.relay_settings.clone(),
             )
             .with_points(self.plan.points.clone());
-            let done = self
-                .relay(&mut relay, &roles_done, &mut deadline, &mut patience)
-                .await?;
+            let done = self.relay(&mut relay, &roles_done, &mut patience).await?;
             if done {
                 return relay.close().await.or_else(|error| {
                     tracing::warn!(%error, "the relay's lease could not be given back, it ends by itself");
@@ -281,18 +274,14 @@ impl Shared {
         &self,
         relay: &mut Relay,
         roles_done: &CancellationToken,
-        deadline: &mut Option<Instant>,
         patience: &mut Patience,
     ) -> Result<bool> {
         loop {
-            if self.stop.is_cancelled() {
-                let deadline = deadline.get_or_insert(Instant::now() + self.plan.stop_deadline);
-                if Instant::now() >= *deadline {
-                    tracing::warn!(
-                        "stopped with messages in the outbox, they leave after the next start"
-                    );
-                    return Ok(true);
-                }
+            if self.give_up.is_cancelled() {
+                tracing::warn!(
+                    "stopped with messages in the outbox, they leave after the next start"
+                );
+                return Ok(true);
             }
             let finishing = roles_done.is_cancelled();
             match relay.run_once().await {
