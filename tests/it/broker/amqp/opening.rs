@@ -7,7 +7,7 @@ use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use orderonce::broker::amqp::{Amqp, Migration, Options};
-use orderonce::broker::{Broker, Error, Setup, State};
+use orderonce::broker::{Broker, Error, Setup, State, Topology};
 use orderonce::domain::RoleName;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +48,29 @@ async fn a_host_that_is_not_there_is_named() {
     assert!(matches!(setup, Setup::Unreachable { .. }), "{setup:?}");
     let start = format!("nothing answers at amqp://shop:***@127.0.0.1:{port}/shop (");
     assert_sentence(&setup, &start, "start the broker or change broker.url");
+}
+
+/// The server closes a channel for each exchange and queue that is not there yet; the connection stays.
+#[tokio::test]
+async fn migrating_a_fresh_broker_loses_no_connection() {
+    let scratch = tempfile::tempdir().unwrap();
+    let prefix = format!("fresh{:08x}", fastrand::u32(..));
+    let migrated = std::process::Command::new(env!("CARGO_BIN_EXE_orderonce"))
+        .arg("migrate")
+        .env_clear()
+        .env("ORDERONCE__BROKER__URL", server())
+        .env("ORDERONCE__BROKER__PREFIX", &prefix)
+        .current_dir(scratch.path())
+        .output()
+        .unwrap();
+    let options = Options {
+        exchange: format!("{prefix}.events"),
+        prefix: format!("{prefix}."),
+        ..Options::new(vec![server()])
+    };
+    Amqp::remove(&options, Topology::default()).await.unwrap();
+    let logged = String::from_utf8_lossy(&migrated.stderr);
+    assert!(migrated.status.success() && logged.is_empty(), "{logged}");
 }
 
 #[tokio::test]
