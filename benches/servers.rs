@@ -21,8 +21,8 @@ use orderonce::config::Config;
 use orderonce::domain::event::{
     Adjustment, Event, InventoryEvent, OrderCreated, OrderEvent, StockAdjust, StockLine,
 };
-use orderonce::domain::{AdjustmentId, Fingerprint, Key, OrderId, RoleName, SkuId, Timestamp};
-use orderonce::gate::{Gate, Known};
+use orderonce::domain::{AdjustmentId, Key, OrderId, RoleName, SkuId, Timestamp};
+use orderonce::gate::{Gate, Known, Told};
 use orderonce::message::{self, Meta, Outgoing};
 use orderonce::ops::demo::FIRST_DAY;
 use orderonce::ops::deployment::Deployment;
@@ -196,9 +196,9 @@ impl Gate for Counter {
         vec![Known::Unknown; keys.len()]
     }
 
-    async fn tell(&self, _role: &RoleName, keys: &[(&Key, Fingerprint)]) {
-        let left = self.left.fetch_sub(keys.len(), Ordering::Relaxed);
-        if left <= keys.len() {
+    async fn tell(&self, _role: &RoleName, told: &[Told<'_>]) {
+        let left = self.left.fetch_sub(told.len(), Ordering::Relaxed);
+        if left <= told.len() {
             self.done.notify_one();
         }
     }

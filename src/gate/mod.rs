@@ -7,13 +7,30 @@
 use crate::domain::{Fingerprint, Key, RoleName};
 use async_trait::async_trait;
 
+pub mod filter;
+pub mod redis;
+
 /// What a gate knows of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// The key was settled for good, by an event with this fingerprint.
     Done(Fingerprint),
+    /// It was not told of the key, so that the layers behind need not be asked. Another process may
+    /// have settled it.
+    Absent,
     /// Nothing that would save work.
     Unknown,
+}
+
+/// A key that was settled for good.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'k> {
+    /// The key.
+    pub key: &'k Key,
+    /// Of the event that settled it.
+    pub fingerprint: Fingerprint,
+    /// Whether that was this event, and not another one before it.
+    pub is_first: bool,
 }
 
 /// A layer in front of the database.
@@ -24,5 +41,5 @@ pub trait Gate: Send + Sync + 'static {
 
     /// Tells it of keys that have been settled for good, after the commit. A gate that fails
     /// forgets them.
-    async fn tell(&self, role: &RoleName, keys: &[(&Key, Fingerprint)]);
+    async fn tell(&self, role: &RoleName, told: &[Told<'_>]);
 }

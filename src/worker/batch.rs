@@ -32,7 +32,7 @@ use crate::domain::retry::Next;
 use crate::domain::{
     DeadReason, Fingerprint, Key, Layer, Outcome, RetryPolicy, RoleName, Timestamp,
 };
-use crate::gate::{Gate, Known};
+use crate::gate::{Gate, Known, Told};
 use crate::message::{self, Envelope, Limits, Meta, Outgoing};
 use crate::store::{self, NewClaim, NewDeadLetter, NewOutbox, Prior, Store, Tx};
 use std::borrow::Cow;
@@ -439,20 +439,29 @@ impl<R: Role> Processor<R> {
     /// Step 3: what the gates know to be settled needs no database.
     async fn ask(&self, work: &mut Work<'_, R::Event>) {
         for gate in &self.gates {
-            let keys: Vec<_> = work.groups.iter().map(|group| group.key).collect();
+            let asked = |group: &&Group<'_>| !group.is_absent;
+            let keys: Vec<_> = work
+                .groups
+                .iter()
+                .filter(asked)
+                .map(|group| group.key)
+                .collect();
             if keys.is_empty() {
                 return;
             }
             let answers = gate.ask(&self.name, &keys).await;
-            for (group, known) in work.groups.iter_mut().zip(answers) {
-                if let Known::Done(fingerprint) = known {
-                    group.members.retain(|&member| {
+            let groups = work.groups.iter_mut().filter(|group| !group.is_absent);
+            for (group, known) in groups.zip(answers) {
+                match known {
+                    Known::Done(fingerprint) => group.members.retain(|&member| {
                         let copy = work.flat[member].item.fingerprint == fingerprint;
                         if copy {
                             work.outcomes[member] = Some(Outcome::Duplicate(Layer::Gate));
                         }
                         !copy
-                    });
+                    }),
+                    Known::Absent => group.is_absent = true,
+                    Known::Unknown => {}
                 }
             }
             work.groups.retain(|group| !group.members.is_empty());
@@ -635,19 +644,27 @@ impl<R: Role> Processor<R> {
             return;
         }
         let items = settled.iter().flat_map(|settled| &settled.items);
-        let keys = items.filter_map(|item| match (&item.key, &item.outcome) {
-            (
-                Some((key, fingerprint)),
-                Outcome::Applied
-                | Outcome::Stale
-                | Outcome::Rejected(_)
-                | Outcome::Duplicate(Layer::Claim | Layer::Flow),
-            ) => Some((key, *fingerprint)),
-            _ => None,
+        let told = items.filter_map(|item| {
+            let (key, fingerprint) = item.key.as_ref()?;
+            let is_first = match item.outcome {
+                Outcome::Applied | Outcome::Stale | Outcome::Rejected(_) => true,
+                Outcome::Duplicate(Layer::Claim | Layer::Flow) => false,
+                Outcome::Duplicate(Layer::Batch | Layer::Gate | Layer::Parked)
+                | Outcome::Conflict
+                | Outcome::Parked(_)
+                | Outcome::Retried { .. }
+                | Outcome::Dead(_) => return None,
+            };
+            let fingerprint = *fingerprint;
+            Some(Told {
+                key,
+                fingerprint,
+                is_first,
+            })
         });
-        let keys: Vec<_> = keys.collect();
+        let told: Vec<_> = told.collect();
         for gate in &self.gates {
-            gate.tell(&self.name, &keys).await;
+            gate.tell(&self.name, &told).await;
         }
     }
 }

@@ -5,8 +5,8 @@ use crate::support::{
 };
 use async_trait::async_trait;
 use orderonce::broker::{Broker, Headers};
-use orderonce::domain::{Fingerprint, Key, RoleName};
-use orderonce::gate::{Gate, Known};
+use orderonce::domain::{Key, RoleName};
+use orderonce::gate::{Gate, Known, Told};
 use orderonce::worker::janitor::{Cleaned, Janitor};
 use orderonce::worker::{Point, Points};
 use serde_json::json;
@@ -98,7 +98,7 @@ impl Gate for Rival {
         vec![Known::Unknown; keys.len()]
     }
 
-    async fn tell(&self, _: &RoleName, _: &[(&Key, Fingerprint)]) {}
+    async fn tell(&self, _: &RoleName, _: &[Told<'_>]) {}
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn a_payment_that_lands_while_the_janitor_is_at_it_is_seen_by_the_janitor(
             assert_eq!(outcomes(&paid.settled), ["applied"]);
             vec![Known::Unknown; keys.len()]
         }
-        async fn tell(&self, _: &RoleName, _: &[(&Key, Fingerprint)]) {}
+        async fn tell(&self, _: &RoleName, _: &[Told<'_>]) {}
     }
     let gate = Arc::new(Paying(Arc::clone(&world)));
     let janitor = world.janitor_with(world.orders().with_gates(vec![gate]));

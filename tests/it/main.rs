@@ -27,6 +27,8 @@ mod proxy;
 #[cfg(test)]
 mod reconcile;
 #[cfg(test)]
+mod redis;
+#[cfg(test)]
 mod relay;
 #[cfg(test)]
 mod schedules;

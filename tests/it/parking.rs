@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use orderonce::broker::embedded::{self, Embedded};
 use orderonce::broker::{Broker, Headers, Publication, Topology};
 use orderonce::domain::{Fingerprint, Key, Layer, Outcome, RoleName};
-use orderonce::gate::{Gate, Known};
+use orderonce::gate::{Gate, Known, Told};
 use orderonce::store::sqlite::{Database, Options, SqliteStore};
 use orderonce::store::{Connection, History, Store};
 use orderonce::worker::order::OrderRole;
@@ -31,8 +31,8 @@ impl Gate for Memory {
         keys.iter().map(answer).collect()
     }
 
-    async fn tell(&self, _: &RoleName, keys: &[(&Key, Fingerprint)]) {
-        let keys = keys.iter().map(|(key, it)| ((*key).clone(), *it));
+    async fn tell(&self, _: &RoleName, told: &[Told<'_>]) {
+        let keys = told.iter().map(|told| (told.key.clone(), told.fingerprint));
         self.0.lock().unwrap().extend(keys);
     }
 }

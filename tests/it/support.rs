@@ -6,7 +6,7 @@ use orderonce::broker::embedded::{self, Embedded};
 use orderonce::broker::{Broker, Delivery, Headers, Publication, Tag, Topology};
 use orderonce::domain::account::PointsRule;
 use orderonce::domain::{AccountKind, Fingerprint, Key, Outcome, RetryPolicy, RoleName, Timestamp};
-use orderonce::gate::{Gate, Known};
+use orderonce::gate::{Gate, Known, Told};
 use orderonce::message::{Envelope, Malformed};
 use orderonce::ops::reconcile::{Options as ReconcileOptions, reconcile};
 use orderonce::store::sqlite::{Database, Options, SqliteStore};
@@ -617,9 +617,12 @@ impl Gate for Memory {
         keys.iter().map(answer).collect()
     }
 
-    async fn tell(&self, role: &RoleName, keys: &[(&Key, Fingerprint)]) {
+    async fn tell(&self, role: &RoleName, told: &[Told<'_>]) {
         let mut known = self.known.lock().unwrap();
-        for &(key, fingerprint) in keys {
+        for &Told {
+            key, fingerprint, ..
+        } in told
+        {
             self.told.lock().unwrap().push(key.to_string());
             if !self.forgetful {
                 known.insert((role.clone(), key.clone()), fingerprint);

@@ -7,7 +7,7 @@ use crate::broker::{
 };
 use crate::domain::account::PointsRule;
 use crate::domain::{AccountKind, Fingerprint, Key, RoleName, Timestamp};
-use crate::gate::{Gate, Known};
+use crate::gate::{Gate, Known, Told};
 use crate::store::Store;
 use crate::store::mysql::{self, MySqlStore};
 use crate::store::postgres::{self, PostgresStore};
@@ -208,10 +208,10 @@ impl Gate for ForgetfulGate {
         keys.iter().map(answer).collect()
     }
 
-    async fn tell(&self, role: &RoleName, keys: &[(&Key, Fingerprint)]) {
+    async fn tell(&self, role: &RoleName, told: &[Told<'_>]) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for (key, fingerprint) in keys {
-            known.insert((role.clone(), (*key).clone()), *fingerprint);
+        for told in told {
+            known.insert((role.clone(), told.key.clone()), told.fingerprint);
         }
     }
 }

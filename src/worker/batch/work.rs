@@ -26,6 +26,8 @@ pub(super) struct Member<'w, E> {
 pub(super) struct Group<'w> {
     pub(super) key: &'w Key,
     pub(super) members: Vec<usize>,
+    /// Whether a gate has said that those behind it need not be asked.
+    pub(super) is_absent: bool,
 }
 
 /// An event to be decided.
@@ -49,6 +51,7 @@ impl<'w, E> Work<'w, E> {
         let groups = groups.map(|members| Group {
             key: &flat[members[0]].item.key,
             members: members.to_vec(),
+            is_absent: false,
         });
         Self {
             units,

@@ -2,8 +2,8 @@
 
 use crate::support::{Memory, World, create, is_final, of, outcomes, paid};
 use async_trait::async_trait;
-use orderonce::domain::{Fingerprint, Key, RoleName};
-use orderonce::gate::{Gate, Known};
+use orderonce::domain::{Key, RoleName};
+use orderonce::gate::{Gate, Known, Told};
 use orderonce::store::History;
 use orderonce::store::sqlite::SqliteStore;
 use orderonce::worker::{Point, Points};
@@ -119,13 +119,14 @@ impl Gate for Witness {
         vec![Known::Unknown; keys.len()]
     }
 
-    async fn tell(&self, role: &RoleName, keys: &[(&Key, Fingerprint)]) {
-        for (key, fingerprint) in keys {
+    async fn tell(&self, role: &RoleName, told: &[Told<'_>]) {
+        for told in told {
+            let key = told.key;
             let claims = self.store.claims_of(Some(role), key.as_str()).await;
             let claims = claims.unwrap();
             let claim = claims
                 .iter()
-                .find(|claim| claim.fingerprint == *fingerprint);
+                .find(|claim| claim.fingerprint == told.fingerprint);
             let outcome = claim.map_or("nothing", |claim| claim.outcome.as_str());
             self.told.lock().unwrap().push(format!("{key} {outcome}"));
         }

@@ -6,8 +6,8 @@ use crate::support::{
 };
 use async_trait::async_trait;
 use orderonce::broker::Delivery;
-use orderonce::domain::{Fingerprint, Key, RoleName};
-use orderonce::gate::{Gate, Known};
+use orderonce::domain::{Key, RoleName};
+use orderonce::gate::{Gate, Known, Told};
 use orderonce::worker::inventory::InventoryRole;
 use orderonce::worker::order::OrderRole;
 use orderonce::worker::{Processor, Role};
@@ -56,7 +56,7 @@ impl Gate for Rival {
         vec![Known::Unknown; keys.len()]
     }
 
-    async fn tell(&self, _: &RoleName, _: &[(&Key, Fingerprint)]) {}
+    async fn tell(&self, _: &RoleName, _: &[Told<'_>]) {}
 }
 
 #[tokio::test]
