@@ -13,6 +13,7 @@ use ::config::{FileFormat, Source, Value, ValueKind};
 use serde::Serialize;
 use strum::VariantNames;
 
+use crate::domain::RetryPolicy;
 use crate::domain::id::AccountKind;
 use crate::domain::retry::LEVELS;
 use kind::{FromText, seconds};
@@ -165,6 +166,24 @@ sections! {
     claims: Claims {
         /// Whether a claim keeps the message's body, to compare a conflicting message with.
         keep_body: bool = "keep_body", "true", Kind::Bool;
+    }
+
+    /// Layers in front of the database, which save work and decide nothing.
+    gate: Gate {
+        /// Where Redis is, which remembers for all processes which keys are settled; empty: no such layer.
+        redis_url: Url = "redis_url", "", Kind::Url(&["redis://USER:PASSWORD@HOST", ""]);
+        /// The beginning of each key in Redis. Deployments with databases of their own need names of their own.
+        namespace: String = "namespace", "orderonce", Kind::Name;
+        /// How long Redis remembers a settled key; longer than all retries of a message take together.
+        ttl: Duration = "ttl_seconds", "86400", Kind::Seconds(Duration::from_secs(30)..=YEAR);
+        /// How long an answer of Redis is waited for before it is gone round.
+        timeout: Duration = "timeout_seconds", "0.05", Kind::Seconds(MILLISECOND..=MINUTE);
+        /// Settled keys of each role that a process remembers at least, so that Redis is asked of these alone; 0: it is asked of all.
+        filter_keys: u64 = "filter_keys", "1000000", Kind::Integer(0..=1_000_000_000);
+        /// One in so many other keys is taken for one of them, when there are as many as expected.
+        filter_mistakes: u32 = "filter_mistakes_one_in", "100", Kind::Integer(2..=1_000_000);
+        /// Where the remembered keys are kept while the process is stopped; empty: they are forgotten.
+        filter_file: String = "filter_file", "", Kind::Text;
     }
 
     /// Deliveries that failed and are tried again.
@@ -453,7 +472,12 @@ impl Layers {
             .iter()
             .filter_map(|pair| self.check_longer(*pair).err());
         let homeless = self.check_embedded().err();
-        let more: Vec<_> = wrong_values.chain(too_short).chain(homeless).collect();
+        let forgetful = self.check_ttl().err();
+        let more = wrong_values
+            .chain(too_short)
+            .chain(homeless)
+            .chain(forgetful);
+        let more: Vec<_> = more.collect();
         self.problems.extend(more);
         if !self.problems.is_empty() {
             return Err(Errors::new(self.problems));
@@ -501,6 +525,28 @@ impl Layers {
                 );
                 let expected = format!("an amqp:// or amqps:// URL with {store}");
                 Err(self.wrong_value(broker, "embedded:", expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a retry brings back must still be known.
+    fn check_ttl(&self) -> Result<(), Problem> {
+        let url = find("gate.redis_url", &Origin::Default)?;
+        let ttl = find("gate.ttl_seconds", &Origin::Default)?;
+        let attempts = self.typed("retry.attempts").unwrap_or_default();
+        let first_delay = self.typed("retry.first_delay_seconds").unwrap_or_default();
+        let Some(retry) = RetryPolicy::new(attempts, first_delay) else {
+            return Ok(()); // said of those keys themselves
+        };
+        let horizon = retry.horizon();
+        match (self.checked(url), self.checked(ttl)) {
+            (Ok(url), Ok(text)) if !url.is_empty() && seconds(text) <= Some(horizon) => {
+                let horizon = horizon.as_secs();
+                let expected = format!(
+                    "more than the {horizon} s that all {attempts} retries of a message take (retry.attempts, retry.first_delay_seconds)"
+                );
+                Err(self.wrong_value(ttl, text, expected))
             }
             _ => Ok(()),
         }

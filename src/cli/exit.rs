@@ -135,6 +135,7 @@ fn of_health(error: &health::Error) -> u8 {
 fn of_serve(error: &serve::Error) -> u8 {
     match error {
         serve::Error::Health(error) => of_health(error),
+        serve::Error::Gates(_) => USAGE,
         serve::Error::Worker(error) => of_worker(error),
     }
 }

@@ -24,7 +24,7 @@ pub enum Kind {
     /// One of these words.
     OneOf(&'static [&'static str]),
     /// A URL of one of these forms; from the first upper-case letter on, a form is for the user to
-    /// fill in. A password in it is masked wherever it is shown.
+    /// fill in. An empty form stands for no URL. A password in it is masked wherever it is shown.
     Url(&'static [&'static str]),
     /// Any text.
     Text,
@@ -125,7 +125,19 @@ impl fmt::Display for Kind {
                 write!(f, "one of these numbers of seconds: {}", times.join(", "))
             }
             Self::OneOf(words) => f.write_str(&words.join(" or ")),
-            Self::Url(forms) => write!(f, "a URL of the form {}", forms.join(" or ")),
+            Self::Url(forms) => {
+                let named: Vec<_> = forms
+                    .iter()
+                    .copied()
+                    .filter(|form| !form.is_empty())
+                    .collect();
+                let or_nothing = if named.len() < forms.len() {
+                    ", or nothing"
+                } else {
+                    ""
+                };
+                write!(f, "a URL of the form {}{or_nothing}", named.join(" or "))
+            }
             Self::Text => f.write_str("a text"),
             Self::Listen => {
                 f.write_str("an IP address with a port, such as 127.0.0.1:8080, or nothing")
@@ -225,6 +237,7 @@ macro_rules! from_text {
 from_text! {
     bool: |text: &str| text.parse().ok(),
     u32: |text: &str| text.parse().ok(),
+    u64: |text: &str| text.parse().ok(),
     usize: |text: &str| text.parse().ok(),
     AccountKind: |text: &str| text.parse().ok(),
     LogFormat: |text: &str| text.parse().ok(),

@@ -1,10 +1,12 @@
 //! How database and broker are, asked once or watched while `serve` runs.
 
 use super::deployment::Deployment;
+use super::gates::{self, Gates};
 use super::table::Table;
 use crate::broker::{Broker, ConnectionState, State, Topology};
 use crate::config::Config;
 use crate::domain::Timestamp;
+use crate::gate::redis::Standing;
 use crate::store::Store;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -53,7 +55,7 @@ pub struct Dependency {
     pub name: String,
     /// Where it is, without passwords.
     pub at: String,
-    /// `up`, `blocked` or `down`.
+    /// `up`, `blocked` or `down`; `bypassed` for what work goes round.
     pub state: String,
     /// Why, unless it is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,7 +95,7 @@ impl Health {
         let any = |state: &str| dependencies.iter().any(|d| d.state == state);
         let state = if any("down") {
             Readiness::Unavailable
-        } else if any("blocked") {
+        } else if any("blocked") || any("bypassed") {
             Readiness::Degraded
         } else {
             Readiness::Ready
@@ -180,6 +182,13 @@ pub async fn check(config: &Config) -> Health {
         },
         Err(error) => dependencies.push(broker(State::Down(error.to_string())).into()),
     }
+    if !config.gate.redis_url.as_str().is_empty() {
+        let standing = Standing {
+            down: gates::check(config).await.err(),
+            since: now,
+        };
+        dependencies.push(of_redis(&config.gate.redis_url.to_string(), standing));
+    }
     Health::of(dependencies)
 }
 
@@ -190,6 +199,24 @@ fn of_broker(connection: ConnectionState) -> Dependency {
         name: format!("broker, {}", dependency.name),
         ..dependency
     }
+}
+
+/// Redis, round which work goes while it cannot be used.
+fn of_redis(at: &str, standing: Standing) -> Dependency {
+    let state = match standing.down {
+        None => State::Up,
+        Some(reason) => State::Down(reason),
+    };
+    let mut dependency = Dependency::from(ConnectionState {
+        name: "redis",
+        at: at.to_owned(),
+        state,
+        since: standing.since,
+    });
+    if dependency.detail.is_some() {
+        dependency.state = "bypassed".to_owned();
+    }
+    dependency
 }
 
 /// Asks the process that answers at `health.listen`.
@@ -237,6 +264,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Monitor {
     store: Arc<dyn Store>,
     broker: Arc<dyn Broker>,
+    gates: Arc<Gates>,
     database: Mutex<ConnectionState>,
     stop: CancellationToken,
 }
@@ -245,6 +273,7 @@ impl Monitor {
     pub(super) fn new(
         deployment: &Deployment,
         broker: Arc<dyn Broker>,
+        gates: Arc<Gates>,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let database = ConnectionState {
@@ -256,6 +285,7 @@ impl Monitor {
         Arc::new(Self {
             store: Arc::clone(&deployment.store),
             broker,
+            gates,
             database: Mutex::new(database),
             stop,
         })
@@ -322,7 +352,11 @@ impl Monitor {
         let database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         let database = database.clone();
         let connections = self.broker.connections().into_iter().map(of_broker);
-        let all = std::iter::once(database.into()).chain(connections);
+        let redis = self.gates.redis();
+        let redis = redis.map(|(at, standing)| of_redis(at, standing));
+        let all = std::iter::once(database.into())
+            .chain(connections)
+            .chain(redis);
         let mut health = Health::of(all.collect());
         if self.stop.is_cancelled() {
             health.state = Readiness::Stopping;

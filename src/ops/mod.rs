@@ -7,6 +7,7 @@ pub mod dead;
 pub mod demo;
 pub mod deployment;
 pub mod explain;
+pub mod gates;
 pub mod health;
 pub mod import;
 pub mod online_retail;

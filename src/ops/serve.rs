@@ -1,6 +1,7 @@
 //! Runs roles, relay and janitor until told to stop.
 
 use super::deployment::Deployment;
+use super::gates::{self, Gates};
 use super::health::{self, Monitor};
 use crate::broker::Broker;
 use crate::worker;
@@ -14,6 +15,9 @@ pub enum Error {
     /// The address for `/live` and `/ready`.
     #[error(transparent)]
     Health(#[from] health::Error),
+    /// The layers in front of the database.
+    #[error(transparent)]
+    Gates(#[from] gates::Error),
     /// A part ended by something that time does not heal.
     #[error(transparent)]
     Worker(#[from] worker::Error),
@@ -26,15 +30,22 @@ pub enum Error {
 pub async fn serve(
     deployment: &Deployment,
     broker: Arc<dyn Broker>,
-    plan: Plan,
+    mut plan: Plan,
     stop: CancellationToken,
 ) -> Result<(), Error> {
     let config = &deployment.config.health;
     let stopped = CancellationToken::new();
+    let gates = Arc::new(Gates::open(&deployment.config, &plan.roles)?);
+    plan.gates.splice(..0, gates.layers());
     let monitor = if config.listen.is_empty() {
         None
     } else {
-        let monitor = Monitor::new(deployment, Arc::clone(&broker), stop.clone());
+        let monitor = Monitor::new(
+            deployment,
+            Arc::clone(&broker),
+            Arc::clone(&gates),
+            stop.clone(),
+        );
         let listening = monitor.listen(&config.listen, config.interval, stopped.clone());
         Some(listening.await?)
     };
@@ -47,6 +58,7 @@ pub async fn serve(
     );
     let served = supervisor::run(plan, Arc::clone(&deployment.store), broker, stop).await;
     deployment.store.close().await;
+    gates.close();
     stopped.cancel();
     if let Some(monitor) = monitor {
         // It has nothing to finish but answers.

@@ -5,8 +5,8 @@
 //! stops where it stands by SIGSTOP, so that the test can do something to its servers, and goes on
 //! by SIGCONT.
 
-use crate::domain::{Fingerprint, Key, RoleName};
-use crate::gate::{Gate, Known};
+use crate::domain::{Key, RoleName};
+use crate::gate::{Gate, Known, Told};
 use crate::worker::supervisor::Plan;
 use crate::worker::{Point, Points};
 use async_trait::async_trait;
@@ -144,7 +144,7 @@ impl Gate for KillOn {
         vec![Known::Unknown; keys.len()]
     }
 
-    async fn tell(&self, _: &RoleName, _: &[(&Key, Fingerprint)]) {}
+    async fn tell(&self, _: &RoleName, _: &[Told<'_>]) {}
 }
 
 /// Ends this process by SIGKILL.

@@ -8,6 +8,7 @@ mod broker;
 mod competing;
 mod cuts;
 mod demo;
+mod gates;
 mod health;
 mod kills;
 mod restarts;
