@@ -19,6 +19,7 @@
 //!     now: Timestamp::parse_rfc3339("2010-12-01T08:26:00Z").expect("a time"),
 //!     pay_timeout: Duration::from_secs(1800),
 //!     number_taken: false,
+//!     noted: false,
 //! };
 //! let decision = decide(&OrderState::default(), &event, &context);
 //! let order = decision.writes.order.expect("a new order");

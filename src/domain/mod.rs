@@ -14,6 +14,7 @@ pub mod key;
 pub mod money;
 pub mod order;
 pub mod outcome;
+pub mod retention;
 pub mod retry;
 pub mod role;
 mod text;
@@ -34,6 +35,7 @@ pub use id::{
 pub use key::{Anew, Fingerprint, Key, Token};
 pub use money::{Currency, Money};
 pub use outcome::{DeadReason, Decision, Layer, Outcome, Rejection, Verdict};
+pub use retention::WaysBack;
 pub use retry::RetryPolicy;
 pub use role::RoleName;
 pub use timestamp::Timestamp;

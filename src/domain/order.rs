@@ -172,6 +172,8 @@ pub struct Context {
     pub pay_timeout: Duration,
     /// The event's trade or refund number is recorded for another order.
     pub number_taken: bool,
+    /// The order's history has a note of this event.
+    pub noted: bool,
 }
 
 /// Rows that a decision writes.
@@ -221,7 +223,7 @@ pub fn decide(state: &OrderState, event: &OrderEvent, context: &Context) -> Orde
             }
         }
         OrderEvent::StockDeducted(_) => match order.status {
-            WaitPay | Paid | Shipped | Completed => at.note(),
+            WaitPay | Paid | Shipped | Completed => at.note(context),
             Closed | Refunded => Verdict::Stale.into(),
         },
         OrderEvent::StockRejected(_) => match order.status {
@@ -233,7 +235,7 @@ pub fn decide(state: &OrderState, event: &OrderEvent, context: &Context) -> Orde
         },
         OrderEvent::PaymentSucceeded(payment) => at.pay(payment, context),
         OrderEvent::PaymentFailed(_) => match order.status {
-            WaitPay => at.note(),
+            WaitPay => at.note(context),
             Paid | Shipped | Completed | Closed | Refunded => Verdict::Stale.into(),
         },
         OrderEvent::Cancel(OrderCancel { .. }) => match order.status {
@@ -384,8 +386,11 @@ impl Standing<'_> {
         }
     }
 
-    /// A line in the history, the status as it is.
-    fn note(&self) -> OrderDecision {
+    /// A line in the history, the status as it is. Nothing else tells that it was written before.
+    fn note(&self, context: &Context) -> OrderDecision {
+        if context.noted {
+            return Verdict::Duplicate.into();
+        }
         Decision::applied(self.step(self.order.status, |_| {}))
     }
 

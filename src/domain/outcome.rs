@@ -22,9 +22,9 @@ pub enum Outcome {
     Stale,
     /// The business said no; recorded, and final for the key.
     Rejected(Rejection),
-    /// Failed, will be delivered again.
+    /// Failed, or another worker has it in hand; will be delivered again.
     Retried {
-        /// Which attempt failed, from 1.
+        /// Which attempt failed, from 1; no more than before if none was made.
         attempt: u32,
         /// Until the next.
         delay: Duration,

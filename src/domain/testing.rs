@@ -31,6 +31,7 @@ pub(crate) const EARLY: Context = Context {
     now: Timestamp(1_000_000),
     pay_timeout: Duration::from_secs(1800),
     number_taken: false,
+    noted: false,
 };
 
 /// The first moment at which they are due.
@@ -252,6 +253,8 @@ fn assert_quiet_unless_applied<W: Default + PartialEq + Debug>(decision: &Decisi
 pub(crate) struct OrderRows {
     pub(crate) state: OrderState,
     pub(crate) history: Vec<Step>,
+    /// The keys of its notes.
+    pub(crate) noted: Vec<Key>,
 }
 
 impl OrderRows {
@@ -270,7 +273,11 @@ impl OrderRows {
         event: &OrderEvent,
         context: &Context,
     ) -> Decision<OrderWrites> {
-        let decision = order::decide(&self.state, event, context);
+        let context = Context {
+            noted: self.noted.contains(&event.key()),
+            ..*context
+        };
+        let decision = order::decide(&self.state, event, &context);
         assert_quiet_unless_applied(&decision);
         let OrderWrites {
             order,
@@ -287,6 +294,9 @@ impl OrderRows {
             assert_eq!(order.version, before.map_or(0, |order| order.version) + 1);
             assert_eq!(step.version, order.version);
             self.state.order = Some(order);
+            if step.from == Some(step.to) {
+                self.noted.push(event.key());
+            }
             self.history.push(step);
         }
         if let Some(new) = payment {

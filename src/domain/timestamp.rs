@@ -19,6 +19,13 @@ impl Timestamp {
         Self(self.0.saturating_add(milliseconds))
     }
 
+    /// The moment `duration` earlier; the beginning of time if that cannot be represented.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        let milliseconds = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(milliseconds))
+    }
+
     /// How long after `earlier` this is; zero if it is not after it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

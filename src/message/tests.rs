@@ -1312,6 +1312,7 @@ fn decisions_on_the_greatest_numbers_stay_within_64_bits() {
         now: DAY,
         pay_timeout: Duration::from_mins(30),
         number_taken: false,
+        noted: false,
     };
     let events = event_of_every_kind("O1", Some("x"), MAX_AMOUNT);
     let mut state = OrderState::default();

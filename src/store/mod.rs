@@ -21,6 +21,7 @@ mod orders;
 mod outbox;
 mod parking;
 pub mod postgres;
+mod retention;
 pub mod sqlite;
 
 pub use accounts::{AccountUpdate, Accounts, CreditState};
@@ -33,6 +34,7 @@ pub use inventory::{Inventory, StockUpdate};
 pub use orders::{OrderUpdate, Orders, RefundUpdate, StepRow};
 pub use outbox::{Lease, NewOutbox, Outbox, OutboxRow};
 pub use parking::{NewParked, ParkedRow, Parking, WOKEN};
+pub use retention::{CLAIMS, Kept, Retention, Swept};
 
 use crate::domain::Timestamp;
 use async_trait::async_trait;
@@ -43,12 +45,18 @@ use sqlx::sqlite::SqliteConnection;
 /// A database. What only reads, and what the relay and the janitor do, needs no transaction of the
 /// caller's.
 #[async_trait]
-pub trait Store: Outbox + History + Audit + Send + Sync + 'static {
+pub trait Store: Outbox + Retention + History + Audit + Send + Sync + 'static {
     /// Begins a transaction that may write. Dropping it without a commit rolls it back.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if it is away, or another process holds its lock for too long.
     async fn begin(&self) -> Result<Box<dyn Tx>>;
+
+    /// The database's clock.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it is away.
+    async fn now(&self) -> Result<Timestamp>;
 
     /// Whether the database answers.
     ///

@@ -66,6 +66,12 @@ pub trait Orders {
         numbers: &[(&Provider, &RefundNo)],
     ) -> Result<Vec<Refund>>;
 
+    /// The keys of the events that the orders' histories have a note of.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn load_notes(&mut self, ids: &[&OrderId]) -> Result<Vec<Key>>;
+
     /// Inserts new orders.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ pub mod payment;
 
 pub mod janitor;
 pub mod relay;
+pub mod retention;
 pub mod supervisor;
 
 mod error;

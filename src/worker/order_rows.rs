@@ -78,6 +78,8 @@ pub struct OrderRows {
     refunds: HashMap<(Provider, RefundNo), OrderId>,
     lines: Vec<(OrderId, Vec<OrderLine>)>,
     steps: Vec<StepRow>,
+    /// Of events that do no more than leave a note.
+    notes: HashSet<Key>,
 }
 
 #[derive(Debug, Default)]
@@ -108,7 +110,30 @@ impl OrderRows {
             slot.state.order = Some(order);
         }
         rows.load_money(tx, events).await?;
+        rows.load_notes(tx, events).await?;
         Ok(rows)
+    }
+
+    /// The notes on those orders that events ask to note something on. Their history is all that tells
+    /// an event that was noted before, once its claim is gone.
+    async fn load_notes(&mut self, tx: &mut dyn Tx, events: &[&OrderEvent]) -> store::Result<()> {
+        let noted = events.iter().filter(|event| match event {
+            OrderEvent::StockDeducted(_) | OrderEvent::PaymentFailed(_) => true,
+            OrderEvent::Create(_)
+            | OrderEvent::Cancel(_)
+            | OrderEvent::Expire(_)
+            | OrderEvent::Ship(_)
+            | OrderEvent::Complete(_)
+            | OrderEvent::StockRejected(_)
+            | OrderEvent::PaymentSucceeded(_)
+            | OrderEvent::RefundSucceeded(_)
+            | OrderEvent::RefundFailed(_) => false,
+        });
+        let mut ids: Vec<_> = noted.map(|event| event.order_id()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        self.notes.extend(tx.load_notes(&ids).await?);
+        Ok(())
     }
 
     /// Payments and refunds of those orders whose events ask about money.
@@ -169,6 +194,7 @@ impl OrderRows {
             now,
             pay_timeout,
             number_taken: self.number_taken(event),
+            noted: self.notes.contains(key),
         };
         let slot = self.orders.entry(event.order_id().clone()).or_default();
         let decision = order::decide(&slot.state, event, &context);

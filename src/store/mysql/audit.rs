@@ -709,7 +709,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT t.order_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'version ' || t.version || ' by key ' || t.`key` AS detail
         FROM order_transition AS t
-        WHERE NOT EXISTS (
+        WHERE t.at > (SELECT coalesce(max(removed_through), 0) FROM retention)
+            AND NOT EXISTS (
                 SELECT 1 FROM idempotent_record AS c
                 WHERE c.role = 'order' AND c.`key` = t.`key` AND c.outcome IN ('applied', 'duplicate'))
             AND NOT EXISTS (
@@ -723,12 +724,13 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT r.order_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'the reservation is ' || r.status AS detail
         FROM reservation AS r
-        WHERE NOT EXISTS (
-            SELECT 1 FROM idempotent_record AS c FORCE INDEX (idempotent_record_subject)
-            WHERE c.subject = r.order_id AND c.role = 'inventory'
-                AND c.outcome IN ('applied', 'duplicate')
-                AND instr(c.`key` || '/',
-                    CASE WHEN r.status = 'RELEASED' THEN '/release/' ELSE '/deduct/' END) > 0)
+        WHERE r.updated_at > (SELECT coalesce(max(removed_through), 0) FROM retention)
+            AND NOT EXISTS (
+                SELECT 1 FROM idempotent_record AS c FORCE INDEX (idempotent_record_subject)
+                WHERE c.subject = r.order_id AND c.role = 'inventory'
+                    AND c.outcome IN ('applied', 'duplicate')
+                    AND instr(c.`key` || '/',
+                        CASE WHEN r.status = 'RELEASED' THEN '/release/' ELSE '/deduct/' END) > 0)
         ORDER BY r.order_id LIMIT ?",
     ),
     // Differs from Postgres: the few claims of each order are found by the index of their subjects. Flows
@@ -737,14 +739,15 @@ const STATEMENTS: &[(&str, &str)] = &[
         "stock_flows_without_claim",
         "
         WITH flow AS (
-            SELECT flow_id, order_id, sku_id, action,
+            SELECT flow_id, order_id, sku_id, action, at,
                 LENGTH(replace(replace(replace(sku_id, '%', '%25'), '/', '%2F'), '~', '%7E')) AS sku_length,
                 LENGTH(replace(replace(replace(order_id, '%', '%25'), '/', '%2F'), '~', '%7E')) AS order_length
             FROM deduction_flow)
         SELECT f.sku_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'flow ' || f.flow_id AS detail
         FROM flow AS f
-        WHERE (f.action IN ('deduct', 'release') OR instr(f.flow_id, '~') = 0)
+        WHERE f.at > (SELECT coalesce(max(removed_through), 0) FROM retention)
+            AND (f.action IN ('deduct', 'release') OR instr(f.flow_id, '~') = 0)
             AND NOT EXISTS (
                 SELECT 1 FROM idempotent_record AS c FORCE INDEX (idempotent_record_subject)
                 WHERE c.subject = CASE WHEN f.action = 'adjust' THEN f.sku_id ELSE coalesce(f.order_id, '') END
@@ -766,7 +769,7 @@ const STATEMENTS: &[(&str, &str)] = &[
         "account_flows_without_claim",
         "
         WITH flow AS (
-            SELECT user_id, kind, source_type, source_id,
+            SELECT user_id, kind, source_type, source_id, at,
                 replace(replace(replace(user_id, '%', '%25'), '/', '%2F'), '~', '%7E') || '/'
                     || replace(replace(replace(kind, '%', '%25'), '/', '%2F'), '~', '%7E') || '/'
                     || replace(replace(replace(source_type, '%', '%25'), '/', '%2F'), '~', '%7E') || '/'
@@ -779,7 +782,8 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT f.user_id AS subject, f.kind AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'source ' || f.source_type || ' ' || f.source_id AS detail
         FROM flow AS f
-        WHERE LENGTH(f.base) <= 160 AND SHA2(f.base, 256) NOT IN (
+        WHERE f.at > (SELECT coalesce(max(removed_through), 0) FROM retention)
+            AND LENGTH(f.base) <= 160 AND SHA2(f.base, 256) NOT IN (
             SELECT SHA2(substr(base, 1, LENGTH(base) - LENGTH(SUBSTRING_INDEX(base, '/', -1)) - 1), 256)
             FROM claim)
         ORDER BY f.user_id, f.kind, f.source_type, f.source_id LIMIT ?",

@@ -78,7 +78,8 @@ impl Claims for MySqlTx {
                 detail LONGBLOB PATH '$[3]')) AS new
             STRAIGHT_JOIN idempotent_record AS claim FORCE INDEX (PRIMARY)
                 ON claim.role = ? AND claim.`key` = new.`key`
-            SET claim.outcome = new.outcome, claim.detail = new.detail, claim.concluded_at = ?
+            SET claim.outcome = new.outcome, claim.detail = new.detail, claim.concluded_at = ?,
+                claim.expired_at = NULL
             WHERE claim.outcome = new.was";
         if conclusions.is_empty() {
             return Ok(());

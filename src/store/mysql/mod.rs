@@ -25,6 +25,7 @@ mod orders;
 mod outbox;
 mod parking;
 mod pool;
+mod retention;
 mod set;
 mod tx;
 
@@ -33,6 +34,7 @@ pub use error::from_sqlx;
 pub use tx::MySqlTx;
 
 use super::{Result, Store, Tx};
+use crate::domain::Timestamp;
 use async_trait::async_trait;
 
 /// The store in a database of a MySQL or MariaDB server.
@@ -59,6 +61,10 @@ impl MySqlStore {
 impl Store for MySqlStore {
     async fn begin(&self) -> Result<Box<dyn Tx>> {
         Ok(Box::new(MySqlTx::begin(&self.database).await?))
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.database.now().await
     }
 
     async fn ping(&self) -> Result<()> {

@@ -1,10 +1,10 @@
 //! `orders`, `order_line`, `order_transition`, `payment`, `refund`.
 
 use super::MySqlTx;
-use super::set::{Bytes, Reader, json_by, keys};
+use super::set::{Bytes, Reader, Text, json_by, keys};
 use crate::domain::event::OrderLine;
 use crate::domain::order::{Order, Payment, Refund};
-use crate::domain::{Currency, Fingerprint, OrderId, Provider, RefundNo, Timestamp, TradeNo};
+use crate::domain::{Currency, Fingerprint, Key, OrderId, Provider, RefundNo, Timestamp, TradeNo};
 use crate::store::error::all_written;
 use crate::store::{OrderUpdate, Orders, RefundUpdate, Result, StepRow};
 use async_trait::async_trait;
@@ -85,6 +85,25 @@ impl Orders for MySqlTx {
         let select = sqlx::query(LOAD).bind(orders).bind(numbers);
         let rows = self.fetch(select).await?;
         rows.iter().map(refund).collect()
+    }
+
+    async fn load_notes(&mut self, ids: &[&OrderId]) -> Result<Vec<Key>> {
+        const LOAD: &str = "
+            SELECT note.`key`
+            FROM JSON_TABLE(?, '$[*]' COLUMNS (order_id VARBINARY(512) PATH '$')) AS wanted
+            STRAIGHT_JOIN order_transition AS note FORCE INDEX (PRIMARY)
+                ON note.order_id = wanted.order_id
+            WHERE note.from_status = note.to_status";
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let set = keys(ids.iter().map(|id| id.as_str()))?;
+        let rows = self.fetch(sqlx::query(LOAD).bind(set)).await?;
+        let key = |row| {
+            let key: Text = Reader::new(row, "order_transition", 0).get(0)?;
+            Ok(Key::stored(&key))
+        };
+        rows.iter().map(key).collect()
     }
 
     async fn insert_orders(&mut self, now: Timestamp, orders: &[&Order]) -> Result<()> {

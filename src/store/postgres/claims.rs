@@ -83,7 +83,7 @@ impl Claims for PostgresTx {
                 FROM unnest($3::text[], $4::text[], $5::text[], $6::text[])
                     AS new (key, was, outcome, detail))
             UPDATE idempotent_record AS claim
-            SET outcome = new.outcome, detail = new.detail, concluded_at = $2
+            SET outcome = new.outcome, detail = new.detail, concluded_at = $2, expired_at = NULL
             FROM new
             WHERE claim.role = new.role AND claim.key = new.key AND claim.outcome = new.was";
         if conclusions.is_empty() {

@@ -20,6 +20,7 @@ mod orders;
 mod outbox;
 mod parking;
 mod pool;
+mod retention;
 mod set;
 mod tx;
 
@@ -28,6 +29,7 @@ pub use error::from_sqlx;
 pub use tx::PostgresTx;
 
 use super::{Result, Store, Tx};
+use crate::domain::Timestamp;
 use async_trait::async_trait;
 use outbox::Head;
 use std::sync::{Arc, Mutex};
@@ -60,6 +62,10 @@ impl PostgresStore {
 impl Store for PostgresStore {
     async fn begin(&self) -> Result<Box<dyn Tx>> {
         Ok(Box::new(PostgresTx::begin(&self.database).await?))
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.database.now().await
     }
 
     async fn ping(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use super::PostgresTx;
 use super::set::{Reader, all_absent, column};
 use crate::domain::event::OrderLine;
 use crate::domain::order::{Order, Payment, Refund};
-use crate::domain::{Currency, Fingerprint, OrderId, Provider, RefundNo, Timestamp, TradeNo};
+use crate::domain::{Currency, Fingerprint, Key, OrderId, Provider, RefundNo, Timestamp, TradeNo};
 use crate::store::error::all_written;
 use crate::store::{OrderUpdate, Orders, RefundUpdate, Result, StepRow};
 use async_trait::async_trait;
@@ -78,6 +78,18 @@ impl Orders for PostgresTx {
             .bind(column(numbers, |(_, number)| number.as_str()));
         let rows = self.fetch(select).await?;
         rows.iter().map(refund).collect()
+    }
+
+    async fn load_notes(&mut self, ids: &[&OrderId]) -> Result<Vec<Key>> {
+        const LOAD: &str = "
+            SELECT key FROM order_transition WHERE order_id = ANY ($1) AND from_status = to_status";
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let select = sqlx::query(LOAD).bind(column(ids.iter().copied(), OrderId::as_str));
+        let rows = self.fetch(select).await?;
+        let key = |row| Ok(Key::stored(Reader::new(row, "order_transition", 0).get(0)?));
+        rows.iter().map(key).collect()
     }
 
     async fn insert_orders(&mut self, now: Timestamp, orders: &[&Order]) -> Result<()> {

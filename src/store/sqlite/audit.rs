@@ -710,10 +710,11 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT t.order_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'version ' || t.version || ' by key ' || t.key AS detail
         FROM order_transition AS t
-        WHERE NOT EXISTS (
-            SELECT 1 FROM idempotent_record AS c
-            WHERE c.role IN ('order', 'payment') AND c.key = t.key
-                AND c.outcome IN ('applied', 'duplicate'))
+        WHERE t.at > (SELECT coalesce(max(removed_through), 0) FROM retention)
+            AND NOT EXISTS (
+                SELECT 1 FROM idempotent_record AS c
+                WHERE c.role IN ('order', 'payment') AND c.key = t.key
+                    AND c.outcome IN ('applied', 'duplicate'))
         ORDER BY t.order_id, t.version LIMIT ?3",
     ),
     (
@@ -722,12 +723,13 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT r.order_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'the reservation is ' || r.status AS detail
         FROM reservation AS r
-        WHERE NOT EXISTS (
-            SELECT 1 FROM idempotent_record AS c
-            WHERE c.subject = r.order_id AND c.role = 'inventory'
-                AND c.outcome IN ('applied', 'duplicate')
-                AND instr(c.key || '/',
-                    CASE WHEN r.status = 'RELEASED' THEN '/release/' ELSE '/deduct/' END) > 0)
+        WHERE r.updated_at > (SELECT coalesce(max(removed_through), 0) FROM retention)
+            AND NOT EXISTS (
+                SELECT 1 FROM idempotent_record AS c
+                WHERE c.subject = r.order_id AND c.role = 'inventory'
+                    AND c.outcome IN ('applied', 'duplicate')
+                    AND instr(c.key || '/',
+                        CASE WHEN r.status = 'RELEASED' THEN '/release/' ELSE '/deduct/' END) > 0)
         ORDER BY r.order_id LIMIT ?3",
     ),
     // There are many flows for each claim of an order, so its claims are gathered first. Flows with
@@ -742,14 +744,15 @@ const STATEMENTS: &[(&str, &str)] = &[
             FROM idempotent_record
             WHERE role = 'inventory' AND outcome IN ('applied', 'duplicate')),
         flow AS (
-            SELECT flow_id, order_id, sku_id, action,
+            SELECT flow_id, order_id, sku_id, action, at,
                 replace(replace(replace(sku_id, '%', '%25'), '/', '%2F'), '~', '%7E') AS sku,
                 replace(replace(replace(order_id, '%', '%25'), '/', '%2F'), '~', '%7E') AS escaped
             FROM deduction_flow)
         SELECT f.sku_id AS subject, NULL AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'flow ' || f.flow_id AS detail
         FROM flow AS f
-        WHERE f.action IN ('deduct', 'release') AND (coalesce(f.order_id, ''), f.action) NOT IN (
+        WHERE f.at > (SELECT coalesce(max(removed_through), 0) FROM retention) AND (
+            f.action IN ('deduct', 'release') AND (coalesce(f.order_id, ''), f.action) NOT IN (
                 SELECT subject, CASE WHEN base LIKE '%/deduct' THEN 'deduct' ELSE 'release' END
                 FROM claim
                 WHERE base LIKE '%/deduct' OR base LIKE '%/release')
@@ -758,7 +761,7 @@ const STATEMENTS: &[(&str, &str)] = &[
                     SELECT subject, base FROM claim WHERE base LIKE '%/return')
             OR f.action = 'adjust' AND instr(f.flow_id, '~') = 0
                 AND (f.sku_id, substr(f.flow_id, 1, length(f.flow_id) - length(f.sku) - 7) || 'adjust')
-                    NOT IN (SELECT subject, base FROM claim WHERE base LIKE '%/adjust')
+                    NOT IN (SELECT subject, base FROM claim WHERE base LIKE '%/adjust'))
         ORDER BY f.flow_id LIMIT ?3",
     ),
     // The parts before the action are the flow's own, so the keys of its claims are those that
@@ -768,7 +771,7 @@ const STATEMENTS: &[(&str, &str)] = &[
         "account_flows_without_claim",
         "
         WITH flow AS (
-            SELECT user_id, kind, source_type, source_id,
+            SELECT user_id, kind, source_type, source_id, at,
                 replace(replace(replace(user_id, '%', '%25'), '/', '%2F'), '~', '%7E') || '/'
                     || replace(replace(replace(kind, '%', '%25'), '/', '%2F'), '~', '%7E') || '/'
                     || replace(replace(replace(source_type, '%', '%25'), '/', '%2F'), '~', '%7E') || '/'
@@ -777,10 +780,11 @@ const STATEMENTS: &[(&str, &str)] = &[
         SELECT f.user_id AS subject, f.kind AS part, '1 claim' AS expected, '0 claims' AS found,
             NULL AS currency, 'source ' || f.source_type || ' ' || f.source_id AS detail
         FROM flow AS f
-        WHERE length(CAST(f.base AS BLOB)) <= 160 AND NOT EXISTS (
-            SELECT 1 FROM idempotent_record AS c
-            WHERE c.role = 'account' AND c.key > f.base || '/' AND c.key < f.base || '0'
-                AND c.outcome IN ('applied', 'duplicate'))
+        WHERE f.at > (SELECT coalesce(max(removed_through), 0) FROM retention) AND length(CAST(f.base AS BLOB)) <= 160
+            AND NOT EXISTS (
+                SELECT 1 FROM idempotent_record AS c
+                WHERE c.role = 'account' AND c.key > f.base || '/' AND c.key < f.base || '0'
+                    AND c.outcome IN ('applied', 'duplicate'))
         ORDER BY f.user_id, f.kind, f.source_type, f.source_id LIMIT ?3",
     ),
     (

@@ -70,7 +70,7 @@ impl Claims for SqliteTx {
         // of the role.
         const CONCLUDE: &str = "
             UPDATE idempotent_record
-            SET outcome = new.value ->> 3, detail = new.value ->> 4, concluded_at = ?1
+            SET outcome = new.value ->> 3, detail = new.value ->> 4, concluded_at = ?1, expired_at = NULL
             FROM json_each(?2) AS new
             WHERE role = new.value ->> 0 AND idempotent_record.key = new.value ->> 1
                 AND outcome = new.value ->> 2";

@@ -18,6 +18,7 @@ mod inventory;
 mod orders;
 mod outbox;
 mod parking;
+mod retention;
 mod set;
 mod tx;
 
@@ -26,6 +27,7 @@ pub use error::from_sqlx;
 pub use tx::SqliteTx;
 
 use super::{Error, Result, Store, Tx};
+use crate::domain::Timestamp;
 use async_trait::async_trait;
 
 /// The store in a SQLite file.
@@ -53,6 +55,10 @@ impl Store for SqliteStore {
     async fn begin(&self) -> Result<Box<dyn Tx>> {
         let transaction = self.database.begin().await.map_err(as_locked)?;
         Ok(Box::new(SqliteTx::new(transaction, self.database.clone())))
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.database.now())
     }
 
     async fn ping(&self) -> Result<()> {

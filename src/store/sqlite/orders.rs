@@ -4,7 +4,7 @@ use super::SqliteTx;
 use super::set::{Bytes, Reader, json};
 use crate::domain::event::OrderLine;
 use crate::domain::order::{Order, Payment, Refund};
-use crate::domain::{Currency, Fingerprint, OrderId, Provider, RefundNo, Timestamp, TradeNo};
+use crate::domain::{Currency, Fingerprint, Key, OrderId, Provider, RefundNo, Timestamp, TradeNo};
 use crate::store::error::all_written;
 use crate::store::{OrderUpdate, Orders, RefundUpdate, Result, StepRow};
 use async_trait::async_trait;
@@ -71,6 +71,20 @@ impl Orders for SqliteTx {
         let select = sqlx::query(LOAD).bind(orders).bind(numbers);
         let rows = self.fetch(select).await?;
         rows.iter().map(refund).collect()
+    }
+
+    async fn load_notes(&mut self, ids: &[&OrderId]) -> Result<Vec<Key>> {
+        const LOAD: &str = "
+            SELECT key
+            FROM order_transition
+            WHERE order_id IN (SELECT value FROM json_each(?1)) AND from_status = to_status";
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let set = json(ids.iter().map(|id| id.as_str()))?;
+        let rows = self.fetch(sqlx::query(LOAD).bind(set)).await?;
+        let key = |row| Ok(Key::stored(Reader::new(row, "order_transition", 0).get(0)?));
+        rows.iter().map(key).collect()
     }
 
     async fn insert_orders(&mut self, now: Timestamp, orders: &[&Order]) -> Result<()> {

@@ -15,6 +15,7 @@ mod open_postgres;
 mod orders;
 mod outbox;
 mod parking;
+mod retention;
 mod statements;
 mod text;
 mod transactions;
@@ -121,6 +122,16 @@ macro_rules! store_suite {
                 holding:
                     a_row_that_was_taken_back_can_be_held
                     holding_a_row_leaves_nothing_behind;
+                retention:
+                    a_claim_expires_once_it_is_older_than_its_life
+                    the_oldest_expire_first_and_the_next_step_goes_on_from_there
+                    what_may_still_come_to_something_does_not_expire
+                    an_expired_claim_still_stops_its_copies
+                    a_claim_that_is_concluded_anew_lives_anew
+                    an_expired_claim_goes_after_its_time_in_the_archive
+                    what_is_kept_is_counted_and_dated
+                    a_claim_that_somebody_holds_is_passed_by
+                    recent_keys_are_those_that_a_gate_was_told_of_youngest_first;
                 text:
                     ids_are_compared_byte_by_byte
                     keys_are_compared_byte_by_byte

@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// The statements on the path of a batch and of the relay: each finds its rows by an index. The
 /// operator's questions and the reconciliation may scan.
-const INDEXED: [&str; 7] = [
+const INDEXED: [&str; 8] = [
     "accounts.rs",
     "claims.rs",
     "dead_letters.rs",
@@ -22,6 +22,7 @@ const INDEXED: [&str; 7] = [
     "orders.rs",
     "outbox.rs",
     "parking.rs",
+    "retention.rs",
 ];
 
 /// Reads its first rows in the order of their numbers.
@@ -29,6 +30,9 @@ const HEAD: &str = "SCAN row";
 
 /// Counts.
 const DEPTH: &str = "SCAN outbox";
+
+/// Counts all claims, for an operator.
+const KEPT: &str = "SELECT live.number";
 
 /// File, and text of the statement, of a database's folder.
 fn statements(database: &str) -> Vec<(String, String)> {
@@ -86,7 +90,7 @@ async fn no_statement_of_a_batch_scans_a_table_of_sqlite() {
     let directory = tempfile::tempdir().unwrap();
     let mut connection = connection(&directory.path().join("orderonce.db")).await;
     for (file, text) in statements("sqlite") {
-        if !INDEXED.contains(&&*file) {
+        if !INDEXED.contains(&&*file) || text.starts_with(KEPT) {
             continue;
         }
         for step in plan(&mut connection, &file, &text).await {
@@ -175,7 +179,8 @@ async fn no_statement_of_a_batch_scans_a_table_of_postgres() {
     let fresh = postgres::fresh().await;
     let mut tx = fresh.begin().await;
     for (file, text) in statements("postgres") {
-        if !INDEXED.contains(&&*file) || text.starts_with(POSTGRES_DEPTH) {
+        let counts = text.starts_with(POSTGRES_DEPTH) || text.starts_with(KEPT);
+        if !INDEXED.contains(&&*file) || counts {
             continue;
         }
         let plan = generic_plan(session(&mut *tx), &file, &text).await;
@@ -236,6 +241,7 @@ async fn no_statement_of_a_batch_scans_a_table_of_mysql() {
     let mut steps = 0;
     for (file, text) in statements("mysql") {
         let is_whole = MARIADB_WHOLE.iter().any(|whole| text.starts_with(whole));
+        let is_whole = is_whole || text.starts_with(KEPT);
         if !INDEXED.contains(&&*file) || is_whole {
             continue;
         }
