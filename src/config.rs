@@ -13,9 +13,9 @@ use ::config::{FileFormat, Source, Value, ValueKind};
 use serde::Serialize;
 use strum::VariantNames;
 
-use crate::domain::RetryPolicy;
 use crate::domain::id::AccountKind;
 use crate::domain::retry::LEVELS;
+use crate::domain::{RetryPolicy, WaysBack};
 use kind::{FromText, seconds};
 
 pub use kind::{Kind, LogFormat, Url};
@@ -45,6 +45,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_mins(1);
 const DAY: Duration = Duration::from_hours(24);
 const YEAR: Duration = Duration::from_hours(24 * 365);
+const CENTURY: Duration = Duration::from_hours(24 * 36_525);
 
 /// Makes the section structs, [`Config`], [`SECTIONS`] and [`KEYS`] out of one declaration:
 /// `field: Type = "name of the key", "default", kind;` under the documentation of the key.
@@ -168,6 +169,30 @@ sections! {
         keep_body: bool = "keep_body", "true", Kind::Bool;
     }
 
+    /// How long deduplication records are kept. A claim lives longer than all ways together in which a copy can come: `config show` adds them up.
+    retention: Retention {
+        /// How long after its conclusion a claim is marked as expired. It still stops copies; its message is gone.
+        life: Duration = "life_seconds", "2592000", Kind::Seconds(MILLISECOND..=CENTURY);
+        /// How long an expired claim stays before it is removed. What comes back after that meets flows and states.
+        archive: Duration = "archive_seconds", "2592000", Kind::Seconds(Duration::ZERO..=CENTURY);
+        /// How long a delivery may be in a worker's hands; RabbitMQ takes it back after 30 minutes (`consumer_timeout`).
+        processing: Duration = "processing_seconds", "1800", Kind::Seconds(Duration::ZERO..=YEAR);
+        /// How old a dead letter of a broker or of another system may be when it is replayed. Those in the table `dead_letter` keep their claims.
+        dead_letters: Duration = "dead_letter_seconds", "1209600", Kind::Seconds(Duration::ZERO..=CENTURY);
+        /// How long a producer's message may wait for its broker.
+        outbox: Duration = "outbox_seconds", "259200", Kind::Seconds(Duration::ZERO..=CENTURY);
+        /// How far back a producer or an operator may play messages again.
+        replay: Duration = "replay_seconds", "604800", Kind::Seconds(Duration::ZERO..=CENTURY);
+        /// Added for what nobody has thought of.
+        slack: Duration = "slack_seconds", "86400", Kind::Seconds(Duration::ZERO..=YEAR);
+        /// Claims that are marked or removed in one transaction, at most.
+        batch: u32 = "batch", "500", Kind::Integer(1..=10_000);
+        /// Pause after such a transaction, at least; four times as long as that took, if this is longer.
+        pause: Duration = "pause_seconds", "0.02", Kind::Seconds(Duration::ZERO..=MINUTE);
+        /// How long nobody looks again once nothing is left.
+        interval: Duration = "interval_seconds", "60", Kind::Seconds(MILLISECOND..=DAY);
+    }
+
     /// Layers in front of the database, which save work and decide nothing.
     gate: Gate {
         /// Where Redis is, which remembers for all processes which keys are settled; empty: no such layer.
@@ -178,6 +203,10 @@ sections! {
         ttl: Duration = "ttl_seconds", "86400", Kind::Seconds(Duration::from_secs(30)..=YEAR);
         /// How long an answer of Redis is waited for before it is gone round.
         timeout: Duration = "timeout_seconds", "0.05", Kind::Seconds(MILLISECOND..=MINUTE);
+        /// Whether a worker marks in Redis which keys it has in hand, so that other workers let copies of them wait. Pays where handlers are slow; the filter is not used then.
+        marks: bool = "marks", "false", Kind::Bool;
+        /// The name of this process in its marks, the same after a restart and no other process's; empty: the machine's name.
+        process: String = "process", "", Kind::Text;
         /// Settled keys of each role that a process remembers at least, so that Redis is asked of these alone; 0: it is asked of all.
         filter_keys: u64 = "filter_keys", "1000000", Kind::Integer(0..=1_000_000_000);
         /// One in so many other keys is taken for one of them, when there are as many as expected.
@@ -226,7 +255,7 @@ sections! {
         poll: Duration = "poll_seconds", "0.05", Kind::Seconds(MILLISECOND..=MINUTE);
     }
 
-    /// What runs by the clock: order timeouts and parked deadlines.
+    /// What runs by the clock: order timeouts and parked deadlines; for claims see `retention`.
     janitor: Janitor {
         /// Pause between two runs.
         interval: Duration = "interval_seconds", "1", Kind::Seconds(MILLISECOND..=DAY);
@@ -341,6 +370,29 @@ impl Config {
             layers.set(flag.key, Ok(flag.value.to_owned()), origin);
         }
         layers.finish()
+    }
+}
+
+impl Config {
+    /// How failed deliveries are tried again.
+    #[must_use]
+    pub fn retry_policy(&self) -> RetryPolicy {
+        // The configuration admits the delay levels only.
+        RetryPolicy::new(self.retry.attempts, self.retry.first_delay).unwrap_or_default()
+    }
+
+    /// The ways in which a message can come back.
+    #[must_use]
+    pub fn ways_back(&self) -> WaysBack {
+        let retention = &self.retention;
+        WaysBack {
+            retries: self.retry_policy().horizon(),
+            processing: retention.processing,
+            dead_letters: retention.dead_letters,
+            outbox: retention.outbox,
+            replay: retention.replay,
+            slack: retention.slack,
+        }
     }
 }
 
@@ -473,10 +525,13 @@ impl Layers {
             .filter_map(|pair| self.check_longer(*pair).err());
         let homeless = self.check_embedded().err();
         let forgetful = self.check_ttl().err();
+        let mortal = self.build().ok();
+        let mortal = mortal.and_then(|config| self.check_life(&config).err());
         let more = wrong_values
             .chain(too_short)
             .chain(homeless)
-            .chain(forgetful);
+            .chain(forgetful)
+            .chain(mortal);
         let more: Vec<_> = more.collect();
         self.problems.extend(more);
         if !self.problems.is_empty() {
@@ -528,6 +583,19 @@ impl Layers {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A claim must outlive every way in which a copy can come.
+    fn check_life(&self, config: &Config) -> Result<(), Problem> {
+        let life = find("retention.life_seconds", &Origin::Default)?;
+        let ways_back = config.ways_back();
+        if config.retention.life >= ways_back.longest() {
+            return Ok(());
+        }
+        let expected = format!(
+            "at least {ways_back} (retry.attempts, retry.first_delay_seconds, retention.*_seconds)"
+        );
+        Err(self.wrong_value(life, self.checked(life)?, expected))
     }
 
     /// What a retry brings back must still be known.
@@ -603,7 +671,9 @@ fn find(key: &str, origin: &Origin) -> Result<&'static KeySpec, Problem> {
     KEYS.iter().find(|spec| spec.key == key).ok_or_else(|| {
         let suggestion = nearest(key).map(|near| match origin {
             Origin::Variable(_) => variable(near),
-            Origin::Default | Origin::File(_) | Origin::Flag(_) => near.to_owned(),
+            Origin::Default | Origin::File(_) | Origin::Flag(_) | Origin::Computed => {
+                near.to_owned()
+            }
         });
         Problem::UnknownKey {
             key: key.to_owned(),
@@ -806,6 +876,51 @@ mod tests {
                 assert_eq!(*named, key);
             }
         }
+    }
+
+    #[test]
+    fn a_claim_lives_as_long_as_all_ways_back_together_at_least() {
+        let sum = "2178940 s = retries 17140 + processing 1800 + dead letters 1209600 + outbox 259200 \
+                   + replay 604800 + slack 86400";
+        assert_eq!(
+            problems("retention.life_seconds = 2178939.9", &[]),
+            format!(
+                "FILE: retention.life_seconds is `2178939.9`, expected at least {sum} \
+                 (retry.attempts, retry.first_delay_seconds, retention.*_seconds)"
+            )
+        );
+        assert!(load("retention.life_seconds = 2178940", &[]).is_ok());
+        let longer = [
+            "retry.attempts = 18",
+            "retry.first_delay_seconds = 7200",
+            "retention.processing_seconds = 1801",
+            "retention.dead_letter_seconds = 1209601",
+            "retention.outbox_seconds = 259201",
+            "retention.replay_seconds = 604801",
+            "retention.slack_seconds = 86401",
+        ];
+        for longer in longer {
+            let said = problems(&format!("retention.life_seconds = 2178940\n{longer}"), &[]);
+            assert!(
+                said.starts_with("FILE: retention.life_seconds is `2178940`"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn redis_remembers_longer_than_all_retries_take() {
+        let redis = "gate.redis_url = 'redis://cache'\n";
+        assert_eq!(
+            problems(&format!("{redis}gate.ttl_seconds = 17140"), &[]),
+            "FILE: gate.ttl_seconds is `17140`, expected more than the 17140 s that all 16 retries of a \
+             message take (retry.attempts, retry.first_delay_seconds)"
+        );
+        assert!(load(&format!("{redis}gate.ttl_seconds = 17141"), &[]).is_ok());
+        assert!(
+            load("gate.ttl_seconds = 30", &[]).is_ok(),
+            "there is no Redis"
+        );
     }
 
     #[test]

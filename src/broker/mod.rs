@@ -55,6 +55,9 @@ pub enum Settlement {
     Retry(Duration),
     /// It was not worked on: deliver it again at once, with nothing counted.
     Release,
+    /// It was not worked on, since somebody else is at it: deliver it again to this role after the delay,
+    /// with nothing counted.
+    Later(Duration),
 }
 
 /// Receives the deliveries of one role.

@@ -135,6 +135,9 @@ pub enum Command {
     /// Look at events that wait for what makes them possible
     #[command(subcommand)]
     Parked(ParkedCommand),
+    /// Look at how long claims are kept
+    #[command(subcommand)]
+    Retention(RetentionCommand),
 }
 
 /// `demo`
@@ -354,6 +357,18 @@ pub enum ParkedCommand {
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: u32,
     },
+}
+
+/// `retention`
+#[derive(Debug, Subcommand)]
+pub enum RetentionCommand {
+    /// Count the claims in use, expired and removed, and say what becomes of them next
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce retention status\n\
+                  \n\
+                  The janitor marks claims as expired after retention.life_seconds and removes them\n\
+                  retention.archive_seconds later. All claims are counted, which takes a while where there are many.")]
+    Status,
 }
 
 fn probability(text: &str) -> Result<f64, String> {

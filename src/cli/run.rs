@@ -2,7 +2,7 @@
 
 use super::args::{
     Cli, Command, ConfigCommand, DeadCommand, DeadReplay, Demo, Explain, Format, Import,
-    ImportFormat, ParkedCommand, Reconcile, Send, Serve, Served,
+    ImportFormat, ParkedCommand, Reconcile, RetentionCommand, Send, Serve, Served,
 };
 use super::exit::{DATA, UNREACHABLE, Usage};
 use super::output::{print, progress};
@@ -13,7 +13,8 @@ use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::ops::table::Table;
 use crate::ops::{
-    dead, demo, explain, health, import, online_retail, parked, reconcile, send, serve,
+    dead, demo, explain, health, import, online_retail, parked, reconcile, retention, send, serve,
+    settings,
 };
 use crate::store::DeadFilter;
 use crate::telemetry;
@@ -49,7 +50,11 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Config(ConfigCommand::Check) => check_config(load(), format),
         Command::Config(ConfigCommand::Show) => {
-            let Loaded { entries, .. } = load()?;
+            let Loaded {
+                config,
+                mut entries,
+            } = load()?;
+            entries.extend(settings::computed(&config));
             print(&Shown { entries }, format)?;
             Ok(0)
         }
@@ -65,7 +70,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         | Command::Reconcile(_)
         | Command::Explain(_)
         | Command::Dead(_)
-        | Command::Parked(_)) => {
+        | Command::Parked(_)
+        | Command::Retention(_)) => {
             let config = load()?.config;
             telemetry::init(&config.log)?;
             with_config(command, &config, format).await
@@ -110,6 +116,12 @@ async fn with_config(command: Command, config: &Config, format: Format) -> anyho
             let deployment = Deployment::open(config).await?;
             let store = deployment.store.as_ref();
             print(&parked::list(store, about.as_deref(), limit).await?, format)?;
+            Ok(0)
+        }
+        Command::Retention(RetentionCommand::Status) => {
+            let deployment = Deployment::open(config).await?;
+            let store = deployment.store.as_ref();
+            print(&retention::status(store, config).await?, format)?;
             Ok(0)
         }
     }

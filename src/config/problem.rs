@@ -16,6 +16,8 @@ pub enum Origin {
     Variable(String),
     /// The command-line flag of this name.
     Flag(String),
+    /// Other settings, from which it follows.
+    Computed,
 }
 
 /// All that is wrong with a configuration. `Display` gives one problem per line.
@@ -79,6 +81,7 @@ impl fmt::Display for Origin {
             Self::Default => f.write_str("default"),
             Self::File(path) => path.display().fmt(f),
             Self::Variable(name) | Self::Flag(name) => f.write_str(name),
+            Self::Computed => f.write_str("computed"),
         }
     }
 }

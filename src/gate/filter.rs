@@ -15,6 +15,7 @@ use crate::domain::{Key, RoleName};
 use async_trait::async_trait;
 use fastbloom::AtomicBloomFilter;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -108,6 +109,30 @@ pub struct Mistakes {
     pub mistaken: u64,
 }
 
+impl Mistakes {
+    /// The share of keys that were settled for the first time and taken for known.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a share needs no more than 15 digits"
+    )]
+    pub fn rate(&self) -> f64 {
+        self.mistaken as f64 / self.first.max(1) as f64
+    }
+}
+
+/// In words, with its rate.
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, mistaken } = self;
+        let percent = self.rate() * 100.0;
+        write!(
+            f,
+            "{mistaken} of {first} new keys were taken for known, {percent:.3}%"
+        )
+    }
+}
+
 impl Filter {
     /// Empty filters for some roles.
     #[must_use]
@@ -132,6 +157,11 @@ impl Filter {
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.shape
+    }
+
+    /// The roles that it has a filter for.
+    pub fn roles(&self) -> impl Iterator<Item = &RoleName> {
+        self.roles.keys()
     }
 
     /// Whether a key of a role was surely not told of.
@@ -235,6 +265,7 @@ impl Gate for Filter {
         count("orderonce_filter_mistaken_total", role, mistaken);
         self.first.fetch_add(wide(first), Ordering::Relaxed);
         self.mistaken.fetch_add(wide(mistaken), Ordering::Relaxed);
+        metrics::gauge!("orderonce_filter_false_positive_rate").set(self.mistakes().rate());
         self.insert(role, told.iter().map(|told| told.key.as_str()));
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::domain::{Fingerprint, Key, RoleName};
 use async_trait::async_trait;
+use std::sync::Arc;
 
 pub mod filter;
 pub mod redis;
@@ -18,6 +19,8 @@ pub enum Known {
     /// It was not told of the key, so that the layers behind need not be asked. Another process may
     /// have settled it.
     Absent,
+    /// Another worker is at it. Its copies wait, and none of them is acknowledged.
+    Held,
     /// Nothing that would save work.
     Unknown,
 }
@@ -42,4 +45,13 @@ pub trait Gate: Send + Sync + 'static {
     /// Tells it of keys that have been settled for good, after the commit. A gate that fails
     /// forgets them.
     async fn tell(&self, role: &RoleName, told: &[Told<'_>]);
+
+    /// Takes back the marks of keys that a worker had in hand and did not settle.
+    async fn release(&self, _role: &RoleName, _keys: &[&Key]) {}
+
+    /// The layer as one worker sees it, if it tells them apart. A worker that was killed comes back
+    /// under the same name.
+    fn of_worker(&self, _worker: &str) -> Option<Arc<dyn Gate>> {
+        None
+    }
 }

@@ -5,11 +5,15 @@
 //! in time, refuses a write or is away is gone round from then on, without another wait, until a
 //! write to it succeeds; meanwhile the database does all the work.
 //!
+//! With marks ([`Options::marks`]) each worker also says which keys it has in hand, so that others let
+//! their copies wait.
+//!
 //! All keys of a role have one hash tag, so that a command finds them on one node of a cluster.
 
 use super::{Gate, Known, Told};
 use crate::domain::{Fingerprint, Key, RoleName};
 use async_trait::async_trait;
+use in_flight::InFlight;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult};
 use std::fmt;
@@ -18,6 +22,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
+
+mod in_flight;
 
 /// The first byte of a value: a fingerprint follows.
 const DONE: u8 = b'1';
@@ -40,6 +46,9 @@ pub struct Options {
     pub ttl: Duration,
     /// How long an answer is waited for.
     pub patience: Duration,
+    /// Whether workers mark what they have in hand, and the name of this process in the marks. It has the
+    /// same name after it was killed, and no other process has it.
+    pub marks: Option<String>,
 }
 
 /// Without the password.
@@ -49,6 +58,7 @@ impl fmt::Debug for Options {
             .field("namespace", &self.namespace)
             .field("ttl", &self.ttl)
             .field("patience", &self.patience)
+            .field("marks", &self.marks)
             .finish_non_exhaustive()
     }
 }
@@ -174,6 +184,24 @@ impl Shared {
         }
     }
 
+    async fn tell(&self, role: &RoleName, told: &[Told<'_>]) {
+        if told.is_empty() {
+            return;
+        }
+        let Some((number, mut connection)) = self.connection() else {
+            return;
+        };
+        let ttl = milliseconds(self.options.ttl);
+        let mut pipe = redis::pipe();
+        for told in told {
+            let mut value = [DONE; 33];
+            value[1..].copy_from_slice(&told.fingerprint.0);
+            let set = pipe.cmd("SET").arg(self.key(role, told.key));
+            set.arg(&value[..]).arg("PX").arg(ttl).ignore();
+        }
+        self.answer(number, pipe.exec_async(&mut connection)).await;
+    }
+
     fn key(&self, role: &RoleName, key: &Key) -> String {
         format!("{}:{{{role}}}:{key}", self.options.namespace)
     }
@@ -207,29 +235,21 @@ impl Gate for RedisGate {
         }
         let values = get.query_async::<Vec<Option<Vec<u8>>>>(&mut connection);
         match self.shared.answer(number, values).await {
-            Some(values) if values.len() == keys.len() => values.into_iter().map(known).collect(),
+            Some(values) if values.len() == keys.len() => {
+                values.iter().map(|value| known(value.as_deref())).collect()
+            }
             Some(_) | None => unknown(),
         }
     }
 
     async fn tell(&self, role: &RoleName, told: &[Told<'_>]) {
-        if told.is_empty() {
-            return;
-        }
-        let Some((number, mut connection)) = self.shared.connection() else {
-            return;
-        };
-        let ttl = u64::try_from(self.shared.options.ttl.as_millis()).unwrap_or(u64::MAX);
-        let mut pipe = redis::pipe();
-        for told in told {
-            let mut value = [DONE; 33];
-            value[1..].copy_from_slice(&told.fingerprint.0);
-            let set = pipe.cmd("SET").arg(self.shared.key(role, told.key));
-            set.arg(&value[..]).arg("PX").arg(ttl).ignore();
-        }
-        self.shared
-            .answer(number, pipe.exec_async(&mut connection))
-            .await;
+        self.shared.tell(role, told).await;
+    }
+
+    fn of_worker(&self, worker: &str) -> Option<Arc<dyn Gate>> {
+        let process = self.shared.options.marks.as_ref()?;
+        let holder = format!("{process}/{worker}");
+        Some(Arc::new(InFlight::new(Arc::clone(&self.shared), &holder)))
     }
 }
 
@@ -262,15 +282,17 @@ async fn connect(client: &Client, options: &Options) -> Result<MultiplexedConnec
     }
 }
 
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn slow(patience: Duration) -> String {
     format!("no answer within {patience:?}")
 }
 
 /// What a value says. One that is not ours says nothing.
-fn known(value: Option<Vec<u8>>) -> Known {
-    let fingerprint = value
-        .as_deref()
-        .and_then(|value| value.strip_prefix(&[DONE]));
+fn known(value: Option<&[u8]>) -> Known {
+    let fingerprint = value.and_then(|value| value.strip_prefix(&[DONE]));
     let fingerprint = fingerprint.and_then(|rest| <[u8; 32]>::try_from(rest).ok());
     fingerprint.map_or(Known::Unknown, |bytes| Known::Done(Fingerprint(bytes)))
 }
@@ -297,17 +319,17 @@ mod tests {
     fn a_value_that_is_not_ours_says_nothing() {
         let mut ours = vec![DONE];
         ours.extend([7; 32]);
-        assert_eq!(known(Some(ours.clone())), Known::Done(Fingerprint([7; 32])));
+        assert_eq!(known(Some(&ours)), Known::Done(Fingerprint([7; 32])));
         for other in [
             vec![],
             vec![DONE],
             ours[..32].to_vec(),
             [&ours[..], b"x"].concat(),
         ] {
-            assert_eq!(known(Some(other)), Known::Unknown);
+            assert_eq!(known(Some(&other)), Known::Unknown);
         }
         ours[0] = b'2';
-        assert_eq!(known(Some(ours)), Known::Unknown);
+        assert_eq!(known(Some(&ours)), Known::Unknown);
         assert_eq!(known(None), Known::Unknown);
     }
 }

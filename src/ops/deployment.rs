@@ -4,15 +4,15 @@ use crate::broker::amqp::{self, Amqp};
 use crate::broker::embedded::{self, Embedded};
 use crate::broker::{self, Broker, Topology};
 use crate::config::Config;
+use crate::domain::RoleName;
 use crate::domain::account::PointsRule;
-use crate::domain::{RetryPolicy, RoleName};
 use crate::message::Limits;
 use crate::store::mysql::{self, MySqlStore};
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{self, Store};
 use crate::worker::supervisor::Plan;
-use crate::worker::{Points, Settings, relay};
+use crate::worker::{Points, Settings, relay, retention};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -223,14 +223,12 @@ impl Deployment {
     #[must_use]
     pub fn settings(&self) -> Settings {
         let config = &self.config;
-        let retry = RetryPolicy::new(config.retry.attempts, config.retry.first_delay);
         Settings {
             limits: Limits {
                 max_bytes: config.message.max_bytes,
                 max_depth: config.message.max_depth,
             },
-            // The configuration admits the delay levels only.
-            retry: retry.unwrap_or_default(),
+            retry: config.retry_policy(),
             redecide: config.retry.redecide,
             keep_body: config.claims.keep_body,
             parking_deadline: config.parking.deadline,
@@ -268,6 +266,13 @@ impl Deployment {
             relay_poll: config.relay.poll,
             janitor_interval: config.janitor.interval,
             janitor_batch: config.janitor.batch,
+            retention: retention::Settings {
+                life: config.retention.life,
+                archive: config.retention.archive,
+                batch: config.retention.batch,
+                pause: config.retention.pause,
+                interval: config.retention.interval,
+            },
             stop_deadline: config.shutdown.deadline,
             gates: Vec::new(),
             points: Points::default(),

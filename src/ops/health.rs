@@ -6,6 +6,7 @@ use super::table::Table;
 use crate::broker::{Broker, ConnectionState, State, Topology};
 use crate::config::Config;
 use crate::domain::Timestamp;
+use crate::gate::filter::Mistakes;
 use crate::gate::redis::Standing;
 use crate::store::Store;
 use axum::extract::State as Shared;
@@ -57,7 +58,7 @@ pub struct Dependency {
     pub at: String,
     /// `up`, `blocked` or `down`; `bypassed` for what work goes round.
     pub state: String,
-    /// Why, unless it is up.
+    /// Why, unless it is up, or what it has counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Since when, RFC 3339.
@@ -219,6 +220,19 @@ fn of_redis(at: &str, standing: Standing) -> Dependency {
     dependency
 }
 
+/// The filter, which is always there and says how good it is.
+fn of_filter((mistakes, since): (Mistakes, SystemTime)) -> Dependency {
+    Dependency {
+        detail: Some(mistakes.to_string()),
+        ..Dependency::from(ConnectionState {
+            name: "filter",
+            at: "in memory".to_owned(),
+            state: State::Up,
+            since,
+        })
+    }
+}
+
 /// Asks the process that answers at `health.listen`.
 ///
 /// # Errors
@@ -354,9 +368,11 @@ impl Monitor {
         let connections = self.broker.connections().into_iter().map(of_broker);
         let redis = self.gates.redis();
         let redis = redis.map(|(at, standing)| of_redis(at, standing));
+        let filter = self.gates.mistakes().map(of_filter);
         let all = std::iter::once(database.into())
             .chain(connections)
-            .chain(redis);
+            .chain(redis)
+            .chain(filter);
         let mut health = Health::of(all.collect());
         if self.stop.is_cancelled() {
             health.state = Readiness::Stopping;

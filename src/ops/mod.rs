@@ -14,6 +14,8 @@ pub mod online_retail;
 pub mod parked;
 pub mod progress;
 pub mod reconcile;
+pub mod retention;
 pub mod send;
 pub mod serve;
+pub mod settings;
 pub(crate) mod table;

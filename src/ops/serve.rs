@@ -35,7 +35,11 @@ pub async fn serve(
 ) -> Result<(), Error> {
     let config = &deployment.config.health;
     let stopped = CancellationToken::new();
-    let gates = Arc::new(Gates::open(&deployment.config, &plan.roles)?);
+    let gates = Arc::new(Gates::open(
+        &deployment.config,
+        &plan.roles,
+        &deployment.store,
+    )?);
     plan.gates.splice(..0, gates.layers());
     let monitor = if config.listen.is_empty() {
         None

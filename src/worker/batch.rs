@@ -318,8 +318,24 @@ impl<R: Role> Processor<R> {
         self.run(&units, settled).await
     }
 
-    /// Steps 2 to 8 for all units, in order, in as few transactions as it takes.
+    /// Steps 2 to 8 for all units, in order. Those that are left undecided are nobody's again.
     async fn run(&self, units: &[Unit<'_, R::Event>], settled: &mut Vec<Settled>) -> Result<()> {
+        let ran = self.run_parts(units, settled).await;
+        if let Err(Error::Store(_)) = ran {
+            let undecided = units.iter().skip(settled.len());
+            let items = undecided.flat_map(|unit| unit.items());
+            self.release(&items.map(|item| &item.key).collect::<Vec<_>>())
+                .await;
+        }
+        ran
+    }
+
+    /// In as few transactions as it takes.
+    async fn run_parts(
+        &self,
+        units: &[Unit<'_, R::Event>],
+        settled: &mut Vec<Settled>,
+    ) -> Result<()> {
         let mut parts = VecDeque::from([units]);
         while let Some(part) = parts.pop_front() {
             match self.attempt_again(part).await {
@@ -461,6 +477,13 @@ impl<R: Role> Processor<R> {
                         !copy
                     }),
                     Known::Absent => group.is_absent = true,
+                    Known::Held => {
+                        for member in group.members.drain(..) {
+                            let attempt = work.flat[member].unit.delivery.attempt;
+                            let delay = HELD;
+                            work.outcomes[member] = Some(Outcome::Retried { attempt, delay });
+                        }
+                    }
                     Known::Unknown => {}
                 }
             }
@@ -638,7 +661,7 @@ impl<R: Role> Processor<R> {
         }
     }
 
-    /// Step 9: tells the gates what is settled for good.
+    /// Step 9: tells the gates what is settled for good, and that the rest is nobody's again.
     async fn tell(&self, settled: &[Settled]) {
         if self.gates.is_empty() {
             return;
@@ -666,8 +689,29 @@ impl<R: Role> Processor<R> {
         for gate in &self.gates {
             gate.tell(&self.name, &told).await;
         }
+        let items = settled.iter().flat_map(|settled| &settled.items);
+        let open = items.filter_map(|item| match item.outcome {
+            Outcome::Conflict | Outcome::Parked(_) | Outcome::Retried { .. } | Outcome::Dead(_) => {
+                item.key.as_ref().map(|(key, _)| key)
+            }
+            Outcome::Duplicate(Layer::Parked) => item.key.as_ref().map(|(key, _)| key),
+            Outcome::Applied | Outcome::Stale | Outcome::Rejected(_) | Outcome::Duplicate(_) => {
+                None
+            }
+        });
+        self.release(&open.collect::<Vec<_>>()).await;
+    }
+
+    /// Tells the gates that nobody works on the keys any more.
+    async fn release(&self, keys: &[&Key]) {
+        for gate in self.gates.iter().filter(|_| !keys.is_empty()) {
+            gate.release(&self.name, keys).await;
+        }
     }
 }
+
+/// How long a copy of what another worker has in hand waits before it is looked at again.
+const HELD: Duration = Duration::from_secs(1);
 
 /// The header of a message that an operator has decided anew: an [`Anew`](crate::domain::Anew).
 pub const ANEW: &str = "orderonce-anew";

@@ -8,6 +8,7 @@ use super::janitor::Janitor;
 use super::order::OrderRole;
 use super::payment::PaymentRole;
 use super::relay::Relay;
+use super::retention::{self, Retention};
 use super::{Error, Points, Processor, Result, Role, Settings, relay};
 use crate::broker::Broker;
 use crate::domain::RoleName;
@@ -51,6 +52,8 @@ pub struct Plan {
     pub janitor_interval: Duration,
     /// Things the janitor takes at a time.
     pub janitor_batch: u32,
+    /// How long the janitor keeps claims.
+    pub retention: retention::Settings,
     /// How long the relay may go on after a stop, and a broker that takes no messages is waited for.
     pub stop_deadline: Duration,
     /// Layers in front of the database.
@@ -93,12 +96,13 @@ pub async fn run(
     }));
     let mut roles = JoinSet::new();
     for role in &shared.plan.roles {
-        for _ in 0..shared.plan.workers.max(1) {
-            shared.clone().spawn_role(role, &mut roles);
+        for number in 0..shared.plan.workers.max(1) {
+            shared.clone().spawn_role(role, number, &mut roles);
         }
     }
     if shared.plan.janitor {
         roles.spawn(shared.clone().run_janitor());
+        roles.spawn(shared.clone().run_retention());
     }
     // A relay by itself waits for no role, only to be told to stop.
     let roles_done = match roles.is_empty() {
@@ -151,32 +155,37 @@ struct Shared {
 }
 
 impl Shared {
-    fn spawn_role(self, role: &RoleName, tasks: &mut JoinSet<Result<()>>) {
+    fn spawn_role(self, role: &RoleName, number: usize, tasks: &mut JoinSet<Result<()>>) {
+        let name = format!("{role}-{number}");
         let pay_timeout = self.plan.pay_timeout;
         let points = self.plan.points_rule.clone();
         if *role == RoleName::ORDER {
-            tasks.spawn(self.run_role(OrderRole { pay_timeout }));
+            tasks.spawn(self.run_role(OrderRole { pay_timeout }, name));
         } else if *role == RoleName::PAYMENT {
-            tasks.spawn(self.run_role(PaymentRole { pay_timeout }));
+            tasks.spawn(self.run_role(PaymentRole { pay_timeout }, name));
         } else if *role == RoleName::INVENTORY {
-            tasks.spawn(self.run_role(InventoryRole));
+            tasks.spawn(self.run_role(InventoryRole, name));
         } else if *role == RoleName::ACCOUNT {
-            tasks.spawn(self.run_role(AccountRole { points }));
+            tasks.spawn(self.run_role(AccountRole { points }, name));
         }
     }
 
-    fn processor<R: Role>(&self, role: R) -> Arc<Processor<R>> {
+    /// A processor for the worker of that name.
+    fn processor<R: Role>(&self, role: R, worker: &str) -> Arc<Processor<R>> {
         let processor = Processor::new(role, Arc::clone(&self.store), self.plan.settings.clone());
+        let of_worker = |gate: &Arc<dyn Gate>| gate.of_worker(worker);
+        let gates = self.plan.gates.iter();
+        let gates = gates.map(|gate| of_worker(gate).unwrap_or_else(|| Arc::clone(gate)));
         Arc::new(
             processor
-                .with_gates(self.plan.gates.clone())
+                .with_gates(gates.collect())
                 .with_points(self.plan.points.clone()),
         )
     }
 
-    async fn run_role<R: Role>(self, role: R) -> Result<()> {
+    async fn run_role<R: Role>(self, role: R, worker: String) -> Result<()> {
         let name = role.name();
-        let processor = self.processor(role);
+        let processor = self.processor(role, &worker);
         let mut patience = Patience::new(format!("role {name}"));
         while !self.stop.is_cancelled() {
             let prefetch = self.plan.batch_max * PREFETCH_BATCHES;
@@ -238,7 +247,7 @@ impl Shared {
 
     async fn run_relay(self, roles_done: CancellationToken) -> Result<()> {
         let mut patience = Patience::new("relay".to_owned());
-        let holder = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let holder = holder();
         loop {
             let publisher = match self.broker.publisher().await {
                 Ok(publisher) => publisher,
@@ -311,9 +320,8 @@ impl Shared {
     }
 
     async fn run_janitor(self) -> Result<()> {
-        let orders = self.processor(OrderRole {
-            pay_timeout: self.plan.pay_timeout,
-        });
+        let pay_timeout = self.plan.pay_timeout;
+        let orders = self.processor(OrderRole { pay_timeout }, "janitor");
         let janitor = Janitor::new(
             Arc::clone(&self.store),
             Arc::clone(&self.broker),
@@ -340,6 +348,30 @@ impl Shared {
         }
         Ok(())
     }
+
+    async fn run_retention(self) -> Result<()> {
+        let store = Arc::clone(&self.store);
+        let mut retention = Retention::new(store, holder(), self.plan.retention);
+        let mut patience = Patience::new("retention".to_owned());
+        while !self.stop.is_cancelled() {
+            match retention.run_once().await {
+                Ok(step) => {
+                    patience.reset();
+                    tokio::select! {
+                        () = self.stop.cancelled() => {}
+                        () = tokio::time::sleep(step.pause) => {}
+                    }
+                }
+                Err(error) => patience.wait(&error, &self.stop).await?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name for this process's part in a lease.
+fn holder() -> String {
+    format!("{}-{:016x}", std::process::id(), fastrand::u64(..))
 }
 
 /// Waits longer and longer while something is away, and says so once, and again when it is away for

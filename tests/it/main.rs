@@ -30,6 +30,7 @@ mod reconcile;
 mod redis;
 #[cfg(test)]
 mod relay;
+mod retention;
 #[cfg(test)]
 mod schedules;
 #[cfg(test)]

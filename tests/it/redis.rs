@@ -2,11 +2,13 @@
 
 use crate::servers::Servers;
 use crate::site::until;
-use crate::support::{World, create, outcomes};
+use crate::support::{Meddled, World, create, order_role, outcomes};
+use orderonce::broker::Broker as _;
 use orderonce::domain::{Fingerprint, Key, RoleName};
 use orderonce::gate::filter::{Filter, Shape};
 use orderonce::gate::redis::{Options, RedisGate};
 use orderonce::gate::{Gate, Known, Told};
+use orderonce::store;
 use redis::Client;
 use redis::aio::MultiplexedConnection;
 use std::sync::Arc;
@@ -36,6 +38,7 @@ fn options(url: &str) -> Options {
         namespace: format!("test{:016x}", fastrand::u64(..)),
         ttl: Duration::from_secs(600),
         patience: Duration::from_millis(500),
+        marks: None,
     }
 }
 
@@ -85,6 +88,13 @@ impl Fixture {
         let done: redis::RedisResult<redis::Value> =
             command.query_async(&mut self.admin().await).await;
         done.unwrap();
+    }
+
+    /// How long a mark lives, in milliseconds.
+    async fn life(&self, key: &str) -> i64 {
+        let mut life = redis::cmd("PTTL");
+        let life = life.arg(key).query_async(&mut self.admin().await).await;
+        life.unwrap()
     }
 
     async fn knows(&self, key: &Key) -> Known {
@@ -232,4 +242,162 @@ async fn copies_stop_at_the_gate_and_conflicts_do_not() {
         ["duplicate (claim)"]
     );
     redis.servers.start("redis");
+}
+
+/// Workers of one role that mark what they have in hand.
+struct Marking {
+    namespace: String,
+    gate: Arc<RedisGate>,
+}
+
+impl Marking {
+    async fn at(redis: &Fixture) -> Self {
+        let options = Options {
+            marks: Some("process".to_owned()),
+            ..options(&redis.url)
+        };
+        Self {
+            namespace: options.namespace.clone(),
+            gate: used(options).await,
+        }
+    }
+
+    fn worker(&self, name: &str) -> Arc<dyn Gate> {
+        self.gate.of_worker(name).unwrap()
+    }
+
+    fn key(&self, key: &Key) -> String {
+        format!("{}:{{order}}:{key}", self.namespace)
+    }
+}
+
+#[tokio::test]
+async fn a_mark_is_taken_back_by_its_owner_alone() {
+    let Some(redis) = fixture().await else { return };
+    let marking = Marking::at(&redis).await;
+    let (a, b) = (marking.worker("a"), marking.worker("b"));
+    let keys = [&key("k1"), &key("k2")];
+    assert_eq!(a.ask(&ROLE, &keys[..1]).await, [Known::Unknown]);
+    assert_eq!(b.ask(&ROLE, &keys).await, [Known::Held, Known::Unknown]);
+    b.release(&ROLE, &keys).await;
+    assert_eq!(b.ask(&ROLE, &keys[..1]).await, [Known::Held]);
+    assert_eq!(a.ask(&ROLE, &keys[1..]).await, [Known::Unknown]);
+    a.release(&ROLE, &keys).await;
+    assert_eq!(b.ask(&ROLE, &keys).await, [Known::Unknown; 2]);
+    let told = Told {
+        key: keys[0],
+        fingerprint: PRINT,
+        is_first: true,
+    };
+    b.tell(&ROLE, &[told]).await;
+    b.release(&ROLE, &keys).await;
+    assert_eq!(
+        a.ask(&ROLE, &keys).await,
+        [Known::Done(PRINT), Known::Unknown]
+    );
+    assert!(redis.gate.of_worker("a").is_none(), "marks are off");
+}
+
+#[tokio::test]
+async fn a_worker_that_was_killed_half_way_takes_its_own_marks_over() {
+    let Some(redis) = fixture().await else { return };
+    let marking = Marking::at(&redis).await;
+    let k = key("k");
+    assert_eq!(
+        marking.worker("a").ask(&ROLE, &[&k]).await,
+        [Known::Unknown]
+    );
+    let life = redis.life(&marking.key(&k)).await;
+    assert!((1..=30_000).contains(&life), "{life}");
+    redis.command(&["PEXPIRE", &marking.key(&k), "20000"]).await;
+    assert_eq!(marking.worker("b").ask(&ROLE, &[&k]).await, [Known::Held]);
+    assert!(redis.life(&marking.key(&k)).await <= 20_000);
+    let again = marking.worker("a");
+    assert_eq!(again.ask(&ROLE, &[&k]).await, [Known::Unknown]);
+    let life = redis.life(&marking.key(&k)).await;
+    assert!((20_001..=30_000).contains(&life), "{life}");
+}
+
+// B81
+#[tokio::test]
+async fn a_copy_of_what_another_worker_has_in_hand_waits_and_is_never_acknowledged() {
+    let Some(redis) = fixture().await else { return };
+    let marking = Marking::at(&redis).await;
+    let world = World::new().await;
+    let run = async |worker: &str| {
+        let orders = world.orders().with_gates(vec![marking.worker(worker)]);
+        outcomes(&world.run(&ROLE, orders).await)
+    };
+    let create_key = Key::new(&["O1", "order.create"]).unwrap();
+    marking.worker("a").ask(&ROLE, &[&create_key]).await;
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    for _ in 0..5 {
+        assert_eq!(run("b").await, ["retried (attempt 0, again in 1 s)"]);
+        assert_eq!(run("b").await, [""; 0]);
+        let depth = world.queue.depth(&ROLE).await.unwrap();
+        assert_eq!((depth.ready, depth.delayed), (0, 1));
+        world.advance(Duration::from_secs(1));
+    }
+    assert_eq!(world.count("idempotent_record").await, 0);
+    marking.worker("a").release(&ROLE, &[&create_key]).await;
+    assert_eq!(run("b").await, ["applied"]);
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    assert_eq!(run("a").await, ["duplicate (gate)"]);
+}
+
+// B81
+#[tokio::test]
+async fn a_failure_leaves_no_mark_that_would_hold_up_the_next_attempt() {
+    let Some(redis) = fixture().await else { return };
+    let marking = Marking::at(&redis).await;
+    let world = World::new().await;
+    let gates = |worker| vec![marking.worker(worker)];
+    world
+        .publish("order.create", create("O1", &[("A", 1)]))
+        .await;
+    let fails = |_: &str| Some(store::Error::Refused("of no use".to_owned()));
+    let failing = Meddled::failing(order_role(), fails);
+    let failed = world.processor(failing).with_gates(gates("a"));
+    let failed = outcomes(&world.run(&ROLE, failed).await);
+    assert_eq!(failed, ["retried (attempt 1, again in 1 s)"]);
+    world.advance(Duration::from_secs(1));
+    let away = |_: &str| Some(store::Error::Unavailable("away".to_owned()));
+    let away = Meddled::failing(order_role(), away);
+    let away = world.processor(away).with_gates(gates("a"));
+    assert!(world.try_run(&ROLE, away).await.is_err());
+    let orders = world.orders().with_gates(gates("b"));
+    assert_eq!(outcomes(&world.run(&ROLE, orders).await), ["applied"]);
+}
+
+// B79
+#[tokio::test]
+async fn redis_that_is_flushed_half_way_lets_the_database_stop_the_copy() {
+    let Some(redis) = fixture().await else { return };
+    let marking = Marking::at(&redis).await;
+    let world = World::new().await;
+    for number in 0..2 {
+        let message = create("O1", &[("A", 1)]);
+        world
+            .publish_as(&format!("m{number}"), "order.create", message)
+            .await;
+    }
+    let mut a = world
+        .worker(&ROLE, world.orders().with_gates(vec![marking.worker("a")]))
+        .await;
+    let deliveries = a.receive().await.unwrap();
+    let (first, second) = deliveries.split_at(1);
+    let create_key = Key::new(&["O1", "order.create"]).unwrap();
+    marking.worker("b").ask(&ROLE, &[&create_key]).await;
+    redis.command(&["FLUSHALL"]).await;
+    assert_eq!(outcomes(&a.handle(first).await.unwrap()), ["applied"]);
+    redis.command(&["FLUSHALL"]).await;
+    assert_eq!(
+        outcomes(&a.handle(second).await.unwrap()),
+        ["duplicate (claim)"]
+    );
+    a.close().await.unwrap();
 }

@@ -187,6 +187,14 @@ impl Drop for AmqpConsumer {
 }
 
 impl Post {
+    /// The exchange by which a message comes back after a delay; the default one at once.
+    fn after(&self, delay: Duration) -> ShortString {
+        let level = self.shared.layout.level_for(delay);
+        level
+            .map(|level| level.exchange.name.clone())
+            .unwrap_or_default()
+    }
+
     async fn open(&self, pace: Pace) -> Result<Session> {
         let pace = match self.pace_with(0) {
             Some(prefetch) => Pace::Careful { prefetch, calm: 0 },
@@ -483,11 +491,8 @@ impl Consumer for AmqpConsumer {
                     continue;
                 }
                 Settlement::Release => held.released(&self.post.queue),
-                Settlement::Retry(delay) => {
-                    let exchange = self.post.shared.layout.level_for(delay);
-                    let exchange = exchange.map(|level| level.exchange.name.clone());
-                    held.retried(exchange.unwrap_or_default(), &self.post.queue)
-                }
+                Settlement::Retry(delay) => held.retried(self.post.after(delay), &self.post.queue),
+                Settlement::Later(delay) => held.delayed(self.post.after(delay), &self.post.queue),
             };
             copies.push(id, copy);
         }

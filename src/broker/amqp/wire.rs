@@ -226,6 +226,11 @@ impl Held {
         self.copy(short(""), queue, self.attempt, self.unsettled)
     }
 
+    /// A copy that comes back by way of an exchange that delays it, with nothing counted.
+    pub(super) fn delayed(&self, exchange: ShortString, queue: &ShortString) -> Outgoing {
+        self.copy(exchange, queue, self.attempt, self.unsettled)
+    }
+
     /// A copy that comes back by way of an exchange that delays it, with its attempt counted.
     pub(super) fn retried(&self, exchange: ShortString, queue: &ShortString) -> Outgoing {
         self.copy(exchange, queue, self.attempt.saturating_add(1), 0)

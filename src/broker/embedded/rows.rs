@@ -208,6 +208,7 @@ pub(super) struct Settlements {
     acks: Vec<(i64, i64)>,
     retries: Vec<(i64, i64, i64)>,
     releases: Vec<(i64, i64)>,
+    laters: Vec<(i64, i64, i64)>,
     abandoned: Vec<(i64, i64)>,
 }
 
@@ -219,6 +220,7 @@ impl Settlements {
                 Settlement::Ack => sorted.acks.push((id, fence)),
                 Settlement::Retry(delay) => sorted.retries.push((id, fence, milliseconds(delay))),
                 Settlement::Release => sorted.releases.push((id, fence)),
+                Settlement::Later(delay) => sorted.laters.push((id, fence, milliseconds(delay))),
             }
         }
         sorted
@@ -238,7 +240,11 @@ impl Settlements {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.acks.len() + self.retries.len() + self.releases.len() + self.abandoned.len()
+        self.acks.len()
+            + self.retries.len()
+            + self.releases.len()
+            + self.laters.len()
+            + self.abandoned.len()
     }
 
     /// Whether something of it may become visible again.
@@ -277,6 +283,13 @@ const RELEASE: &str = "
     WHERE queue_message.id = tag.value ->> 0 AND fence = tag.value ->> 1
       AND queue = ?2 AND leased = 1 AND acked_at IS NULL";
 
+const LATER: &str = "
+    UPDATE queue_message
+    SET visible_at = ?3 + (tag.value ->> 2), leased = 0, unsettled = max(unsettled - 1, 0)
+    FROM json_each(?1) AS tag
+    WHERE queue_message.id = tag.value ->> 0 AND fence = tag.value ->> 1
+      AND queue = ?2 AND leased = 1 AND acked_at IS NULL";
+
 const ABANDON: &str = "
     UPDATE queue_message
     SET visible_at = ?3, leased = 0
@@ -298,6 +311,7 @@ pub(super) async fn settle(
         acks,
         retries,
         releases,
+        laters,
         abandoned,
     } = settlements;
     let mut tx = shared.database.begin().await?;
@@ -305,6 +319,7 @@ pub(super) async fn settle(
     let mut settled = guarded(&mut tx, ack, queue, acks, now).await?;
     settled += guarded(&mut tx, RETRY, queue, retries, now).await?;
     settled += guarded(&mut tx, RELEASE, queue, releases, now).await?;
+    settled += guarded(&mut tx, LATER, queue, laters, now).await?;
     settled += guarded(&mut tx, ABANDON, queue, abandoned, now).await?;
     tx.commit().await.map_err(from_sqlx)?;
     Ok(settled)

@@ -51,8 +51,9 @@ impl<E> Unit<'_, E> {
     }
 
     pub(super) fn settled(&self, outcomes: Vec<Outcome>) -> Settled {
+        let failed = self.delivery.attempt;
         let delays = outcomes.iter().filter_map(|outcome| match outcome {
-            Outcome::Retried { delay, .. } => Some(*delay),
+            Outcome::Retried { attempt, delay } => Some((*attempt > failed, *delay)),
             Outcome::Applied
             | Outcome::Duplicate(_)
             | Outcome::Conflict
@@ -61,7 +62,12 @@ impl<E> Unit<'_, E> {
             | Outcome::Rejected(_)
             | Outcome::Dead(_) => None,
         });
-        let settlement = delays.max().map_or(Settlement::Ack, Settlement::Retry);
+        // An attempt that failed goes before one that was not made.
+        let settlement = match delays.max() {
+            None => Settlement::Ack,
+            Some((true, delay)) => Settlement::Retry(delay),
+            Some((false, delay)) => Settlement::Later(delay),
+        };
         let keys = self.items().iter();
         let mut keys = keys.map(|item| (item.key.clone(), item.fingerprint));
         Settled {

@@ -3,7 +3,9 @@
 use crate::support::{Memory, World, create, is_final, of, outcomes, paid};
 use async_trait::async_trait;
 use orderonce::domain::{Key, RoleName};
+use orderonce::gate::filter::{Filter, Shape};
 use orderonce::gate::{Gate, Known, Told};
+use orderonce::ops::gates::fill;
 use orderonce::store::History;
 use orderonce::store::sqlite::SqliteStore;
 use orderonce::worker::{Point, Points};
@@ -105,6 +107,52 @@ async fn a_gate_that_remembers_forgets_or_knows_nothing_changes_no_result() {
         ..Memory::default()
     });
     assert_eq!(story(forgetful.gates(), || {}).await, plain);
+}
+
+#[tokio::test]
+async fn a_filter_of_64_bits_or_filled_far_past_its_size_changes_no_result() {
+    let plain = story(Vec::new(), || {}).await;
+    let behind = |filter: Filter| {
+        let memory = Arc::new(Memory::default());
+        let filter = Arc::new(filter);
+        [vec![filter as Arc<dyn Gate>], memory.gates()].concat()
+    };
+    let shape = Shape::of(1000, 0.01);
+    let tiny = Filter::new(shape.with_bits(64), 1, &RoleName::BUILT_IN);
+    for number in 0..10_000 {
+        tiny.insert(&RoleName::ORDER, [format!("other-{number}").as_str()]);
+    }
+    assert_eq!(story(behind(tiny), || {}).await, plain);
+    let overfilled = Filter::new(Shape::of(2, 0.01), 1, &RoleName::BUILT_IN);
+    assert_eq!(story(behind(overfilled), || {}).await, plain);
+    let other_roles = Filter::new(shape, 1, &[RoleName::ACCOUNT]);
+    assert_eq!(story(behind(other_roles), || {}).await, plain);
+}
+
+#[tokio::test]
+async fn a_filter_is_filled_from_what_was_settled_of_late() {
+    let world = World::new().await;
+    let create_as = async |id: &str| {
+        world.publish("order.create", create(id, &[("A", 1)])).await;
+        world.run_orders().await;
+    };
+    create_as("old").await;
+    world.advance(Duration::from_secs(100));
+    create_as("O1").await;
+    create_as("O2").await;
+    world.publish("order.ship", of("O2")).await;
+    world.run_orders().await;
+    let filter = Filter::new(Shape::of(1000, 0.0001), 1, &RoleName::BUILT_IN);
+    let filled = fill(world.store.as_ref(), &filter, Duration::from_secs(50)).await;
+    assert_eq!(filled.unwrap(), 2);
+    let key = |parts: &[&str]| Key::new(parts).unwrap();
+    let knows = |key: &Key| !filter.is_absent(&RoleName::ORDER, key);
+    assert!(knows(&key(&["O1", "order.create"])));
+    assert!(knows(&key(&["O2", "order.create"])));
+    assert!(!knows(&key(&["old", "order.create"])));
+    assert!(!knows(&key(&["O2", "order.ship"])));
+    let all = fill(world.store.as_ref(), &filter, Duration::from_secs(500)).await;
+    assert_eq!(all.unwrap(), 3);
 }
 
 /// A gate that writes down what the database says of each key that it is told.

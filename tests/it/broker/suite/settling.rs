@@ -68,6 +68,26 @@ pub(crate) async fn attempts_are_counted_over_many_retries(adapter: &dyn Adapter
     all_is_settled(adapter).await;
 }
 
+pub(crate) async fn a_message_that_somebody_else_is_at_comes_back_later_with_nothing_counted(
+    adapter: &dyn Adapter,
+) {
+    let broker = adapter.broker();
+    publish(broker, &orders(["m1"])).await;
+    let mut consumer = consumer(broker, &RoleName::ORDER).await;
+    let failed = take_one(&mut consumer).await;
+    settle(&mut consumer, &[failed], Settlement::Retry(Duration::ZERO)).await;
+    for _ in 0..6 {
+        let delivery = take_one(&mut consumer).await;
+        assert_eq!((text(&delivery).as_str(), delivery.attempt), ("m1", 1));
+        settle(&mut consumer, &[delivery], Settlement::Later(DELAY)).await;
+        nothing_waits(broker, &RoleName::ORDER, &mut consumer).await;
+        adapter.advance(DELAY).await;
+    }
+    let delivery = take_one(&mut consumer).await;
+    settle(&mut consumer, &[delivery], Settlement::Ack).await;
+    all_is_settled(adapter).await;
+}
+
 pub(crate) async fn a_retry_without_delay_comes_back_at_once(adapter: &dyn Adapter) {
     let broker = adapter.broker();
     publish(broker, &orders(["m1"])).await;
