@@ -278,6 +278,8 @@ fn the_help_of_every_command_says_what_a_newcomer_needs() {
         ("dead discard", &["--reason"]),
         ("parked", &["list"]),
         ("parked list", &["--about", "nearest deadline"]),
+        ("retention", &["status"]),
+        ("retention status", &["retention.life_seconds"]),
     ];
     let desk = Desk::new();
     for (command, needs) in table {
@@ -319,6 +321,8 @@ fn what_is_no_command_or_flag_is_wrong_usage() {
         "dead replay --rejected order:O1/x",
         "dead discard 1",
         "dead list --status lost",
+        "retention",
+        "retention statsu",
         "dead list --reason tired",
         "--report yaml reconcile",
     ] {

@@ -30,6 +30,7 @@ mod reconcile;
 mod redis;
 #[cfg(test)]
 mod relay;
+#[cfg(test)]
 mod retention;
 #[cfg(test)]
 mod schedules;

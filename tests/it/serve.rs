@@ -50,7 +50,7 @@ async fn a_stop_leaves_nothing_half_done(signal: Signal) {
         ("in the outbox", "SELECT count(*) FROM outbox"),
         (
             "leases of a relay",
-            "SELECT count(*) FROM lease WHERE until > 0",
+            "SELECT count(*) FROM lease WHERE until > 0 AND name = 'relay'",
         ),
     ] {
         assert_eq!(site.number(count).await, 0, "{what}");
@@ -338,4 +338,38 @@ async fn a_message_that_kills_the_process_is_kept_and_takes_no_neighbour_along()
     assert!(replayed.status.success(), "{replayed:?}");
     site.serve_to_the_end().await;
     day.happened_once(&site).await;
+}
+
+#[tokio::test]
+async fn claims_expire_and_go_while_it_serves_and_nothing_else_changes() {
+    let day = Day::first(20);
+    let site = Site::new(
+        "retry.attempts = 1\nretry.first_delay_seconds = 1\n[retention]\nlife_seconds = 1\n\
+         archive_seconds = 0\nprocessing_seconds = 0\ndead_letter_seconds = 0\noutbox_seconds = 0\n\
+         replay_seconds = 0\nslack_seconds = 0\nbatch = 10\npause_seconds = 0\ninterval_seconds = 0.01\n",
+    )
+    .await;
+    day.stock_up(&site).await;
+    site.publish(&day.messages()).await;
+    let mut serving = site.serve(&[], &[]);
+    serving.settles(&site).await;
+    until("all claims are gone", async || {
+        serving.is_alive();
+        site.number("SELECT count(*) FROM idempotent_record").await == 0
+    })
+    .await;
+    let said = serving.log();
+    assert!(said.contains("claims have outlived their time"), "{said}");
+    serving.stops(Signal::TERM).await;
+    assert!(site.number("SELECT removed FROM retention").await > 20);
+    // Every message again, with no claim that knows it.
+    site.publish(&day.messages()).await;
+    site.serve_to_the_end().await;
+    day.effects_happened_once(&site).await;
+    let status = site.run(&["retention", "status"]);
+    let said = String::from_utf8(status.stdout).unwrap();
+    assert!(said.contains("\nremoved "), "{said}");
+    assert!(said.ends_with(
+        "a claim expires after 1 s (at least 1 s, see `orderonce config show`) and is removed 0 s later\n"
+    ), "{said}");
 }
