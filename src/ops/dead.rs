@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// The claim does not hold the message.
     #[error(
-        "the claim {role}:{key} does not hold its message (claims.keep_body was off), send the message again instead"
+        "the claim {role}:{key} does not hold its message (claims.keep_body was off, or it has expired), send the message again instead"
     )]
     NoBody {
         /// The role.

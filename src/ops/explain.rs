@@ -238,19 +238,26 @@ fn of_claim(claim: ClaimRow) -> Vec<Entry> {
         message_id: Some(claim.message_id),
         asked: false,
     };
-    if claim.created_at == claim.concluded_at {
-        return vec![concluded];
-    }
-    let taken = Entry {
+    let name = match (&concluded.role, &concluded.key) {
+        (Some(role), Some(key)) => format!("{role} {key}"),
+        _ => String::new(),
+    };
+    let taken = (claim.created_at != claim.concluded_at).then(|| Entry {
         at: claim.created_at,
-        what: match (&concluded.role, &concluded.key) {
-            (Some(role), Some(key)) => format!("{role} {key}: taken, decided later"),
-            _ => String::new(),
-        },
+        what: format!("{name}: taken, decided later"),
         outcome: None,
         ..concluded.clone()
-    };
-    vec![taken, concluded]
+    });
+    let expired = claim.expired_at.map(|at| Entry {
+        at,
+        what: format!("{name}: expired, its message was removed"),
+        outcome: None,
+        ..concluded.clone()
+    });
+    { taken.into_iter() }
+        .chain([concluded])
+        .chain(expired)
+        .collect()
 }
 
 fn of_moment(moment: Moment) -> Entry {

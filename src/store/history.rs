@@ -26,13 +26,15 @@ pub struct ClaimRow {
     pub outcome: String,
     /// The detail, such as the code of a rejection.
     pub detail: Option<String>,
-    /// The message, if it was kept.
+    /// The message, if it was kept and the claim has not expired.
     #[serde(skip)]
     pub body: Option<String>,
     /// When the key was taken.
     pub created_at: Timestamp,
     /// When the outcome was decided.
     pub concluded_at: Timestamp,
+    /// When retention marked it as expired.
+    pub expired_at: Option<Timestamp>,
 }
 
 /// Something that happened to an order.

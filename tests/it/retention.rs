@@ -3,6 +3,7 @@
 use crate::support::{World, and, create, of, outcomes, paid, refunded};
 use orderonce::broker::Headers;
 use orderonce::domain::{EventType, RoleName, Timestamp};
+use orderonce::ops::explain::explain;
 use orderonce::store::{Retention as _, Swept};
 use orderonce::worker::retention::{Retention, Settings, Step};
 use serde_json::{Value, json};
@@ -251,4 +252,27 @@ async fn a_copy_of_an_expired_claim_is_a_duplicate_still() {
         .await;
     let settled = world.run(&RoleName::ORDER, world.orders()).await;
     assert_eq!(outcomes(&settled), ["duplicate (claim)"]);
+}
+
+#[tokio::test]
+async fn an_expired_claim_is_explained_as_such() {
+    let world = World::new().await;
+    world
+        .publish("order.create", create("O1", &[("A", 2)]))
+        .await;
+    world.run_orders().await;
+    world.advance(2 * DAY);
+    world
+        .store
+        .expire_claims(DAY, Timestamp(0), 10)
+        .await
+        .unwrap();
+    for what in ["O1", "order:O1/order.create"] {
+        let explained = explain(world.store.as_ref(), what)
+            .await
+            .unwrap()
+            .to_string();
+        let expired = "order O1/order.create: expired, its message was removed";
+        assert!(explained.contains(expired), "{explained}");
+    }
 }

@@ -72,7 +72,7 @@ impl History for MySqlStore {
     async fn claims_about(&self, subject: &str) -> Result<Vec<ClaimRow>> {
         const CLAIMS_ABOUT: &str = "
             SELECT role, `key`, subject, fingerprint, message_id, outcome, detail, request_body,
-                created_at, concluded_at
+                created_at, concluded_at, expired_at
             FROM idempotent_record
             WHERE subject = ?
             ORDER BY created_at, role, `key`";
@@ -85,7 +85,7 @@ impl History for MySqlStore {
         // The roles are found by steps along the index, which begins with them.
         const CLAIMS_OF: &str = "
             SELECT c.role, c.`key`, c.subject, c.fingerprint, c.message_id, c.outcome, c.detail, c.request_body,
-                c.created_at, c.concluded_at
+                c.created_at, c.concluded_at, c.expired_at
             FROM (SELECT DISTINCT role FROM idempotent_record) AS roles
             STRAIGHT_JOIN idempotent_record AS c FORCE INDEX (PRIMARY) ON c.role = roles.role AND c.`key` = ?
             WHERE ? IS NULL OR roles.role = ?
@@ -441,7 +441,7 @@ impl SummaryRow {
 }
 
 /// Reads `role, key, subject, fingerprint, message_id, outcome, detail, request_body, created_at,
-/// concluded_at`.
+/// concluded_at, expired_at`.
 fn claim(row: &MySqlRow) -> Result<ClaimRow> {
     let row = Reader::new(row, "idempotent_record", 2);
     let fingerprint: &[u8] = row.get(3)?;
@@ -459,6 +459,7 @@ fn claim(row: &MySqlRow) -> Result<ClaimRow> {
         body: row.optional_text(7)?.map(str::to_owned),
         created_at: Timestamp(row.get(8)?),
         concluded_at: Timestamp(row.get(9)?),
+        expired_at: row.get::<Option<i64>>(10)?.map(Timestamp),
     })
 }
 

@@ -66,7 +66,7 @@ impl History for PostgresStore {
     async fn claims_about(&self, subject: &str) -> Result<Vec<ClaimRow>> {
         const CLAIMS_ABOUT: &str = "
             SELECT role, key, subject, fingerprint, message_id, outcome, detail, request_body,
-                created_at, concluded_at
+                created_at, concluded_at, expired_at
             FROM idempotent_record
             WHERE subject = $1
             ORDER BY created_at, role, key";
@@ -85,7 +85,7 @@ impl History for PostgresStore {
                 FROM roles
                 WHERE roles.role IS NOT NULL)
             SELECT role, key, subject, fingerprint, message_id, outcome, detail, request_body,
-                created_at, concluded_at
+                created_at, concluded_at, expired_at
             FROM idempotent_record
             WHERE key = $2
                 AND role IN (SELECT role FROM roles WHERE $1::text IS NULL OR role = $1)
@@ -440,6 +440,7 @@ struct RawClaim {
     request_body: Option<String>,
     created_at: i64,
     concluded_at: i64,
+    expired_at: Option<i64>,
 }
 
 impl TryFrom<RawClaim> for ClaimRow {
@@ -464,6 +465,7 @@ impl TryFrom<RawClaim> for ClaimRow {
             body: row.request_body,
             created_at: Timestamp(row.created_at),
             concluded_at: Timestamp(row.concluded_at),
+            expired_at: row.expired_at.map(Timestamp),
         })
     }
 }

@@ -69,7 +69,7 @@ impl History for SqliteStore {
     async fn claims_about(&self, subject: &str) -> Result<Vec<ClaimRow>> {
         const CLAIMS_ABOUT: &str = "
             SELECT role, key, subject, fingerprint, message_id, outcome, detail, request_body,
-                created_at, concluded_at
+                created_at, concluded_at, expired_at
             FROM idempotent_record
             WHERE subject = ?1
             ORDER BY created_at, role, key";
@@ -91,7 +91,7 @@ impl History for SqliteStore {
                 FROM roles
                 WHERE roles.role IS NOT NULL)
             SELECT role, key, subject, fingerprint, message_id, outcome, detail, request_body,
-                created_at, concluded_at
+                created_at, concluded_at, expired_at
             FROM idempotent_record
             WHERE key = ?2
                 AND role IN (SELECT role FROM roles WHERE ?1 IS NULL OR role = ?1)
@@ -467,6 +467,7 @@ struct RawClaim {
     request_body: Option<String>,
     created_at: i64,
     concluded_at: i64,
+    expired_at: Option<i64>,
 }
 
 impl TryFrom<RawClaim> for ClaimRow {
@@ -491,6 +492,7 @@ impl TryFrom<RawClaim> for ClaimRow {
             body: row.request_body,
             created_at: Timestamp(row.created_at),
             concluded_at: Timestamp(row.concluded_at),
+            expired_at: row.expired_at.map(Timestamp),
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::site::until;
 use redis::Client;
 use rustix::process::Signal;
 
-/// Redis is flushed, full, killed and started while workers use it and are killed themselves.
+/// Redis is flushed, full, short of memory, killed and started while workers use it and are killed themselves.
 #[tokio::test]
 async fn whatever_becomes_of_redis_every_effect_happens_once() {
     let Some(servers) = Servers::turn().await else {
@@ -34,8 +34,9 @@ async fn whatever_becomes_of_redis_every_effect_happens_once() {
                 0 => command(&redis, &["FLUSHALL"]).await,
                 1 => servers.kill("redis"),
                 2 => drop(servers.start("redis")),
-                3 => command(&redis, &["CONFIG", "SET", "maxmemory", "1"]).await,
-                4 => command(&redis, &["CONFIG", "SET", "maxmemory", "0"]).await,
+                3 => memory(&redis, "noeviction", "1").await,
+                // So little that it forgets one key for another.
+                4 => memory(&redis, "allkeys-lru", "1500kb").await,
                 _ => command(&redis, &["CLIENT", "PAUSE", "300", "ALL"]).await,
             }
             let before = claims(&site).await;
@@ -55,6 +56,11 @@ async fn whatever_becomes_of_redis_every_effect_happens_once() {
 
 async fn claims(site: &crate::site::Site) -> i64 {
     site.number("SELECT count(*) FROM idempotent_record").await
+}
+
+async fn memory(url: &str, policy: &str, most: &str) {
+    command(url, &["CONFIG", "SET", "maxmemory-policy", policy]).await;
+    command(url, &["CONFIG", "SET", "maxmemory", most]).await;
 }
 
 async fn command(url: &str, words: &[&str]) {
