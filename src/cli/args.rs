@@ -116,9 +116,16 @@ pub enum Command {
     #[command(after_long_help = "Examples:\n\
                   \x20 orderonce reconcile\n\
                   \x20 orderonce --report json reconcile --limit 10\n\
+                  \x20 orderonce reconcile --repair --dry-run\n\
+                  \x20 orderonce reconcile --repair --actor ann\n\
                   \n\
-                  Nothing is changed, and workers may run meanwhile. Every difference is listed with both figures and\n\
-                  with where to look.")]
+                  Nothing is changed without --repair, and workers may run meanwhile. Every difference is listed with\n\
+                  both figures and with where to look.\n\
+                  \n\
+                  --repair changes what needs no judgement, and nothing else: it wakes an event that is still parked\n\
+                  though what it awaits is true, lets a row of the outbox that waits after a failure be tried at once,\n\
+                  and ends a lease that lasts longer than any can, as after a clock that jumped. Each repair is kept\n\
+                  with who made it in the table repair, and `explain` shows it. The exit code tells of what remains.")]
     Reconcile(Reconcile),
     /// Tell the whole life of an order or a key
     #[command(after_long_help = "Examples:\n\
@@ -244,6 +251,15 @@ pub struct Send {
 /// `reconcile`
 #[derive(Debug, Args)]
 pub struct Reconcile {
+    /// Put right what needs no judgement before comparing
+    #[arg(long)]
+    pub repair: bool,
+    /// Only say what --repair would do
+    #[arg(long, requires = "repair")]
+    pub dry_run: bool,
+    /// Who repairs [default: the user]
+    #[arg(long, value_name = "NAME", requires = "repair")]
+    pub actor: Option<String>,
     /// Seconds after which what is on its way counts as stuck
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub stuck_after: u64,
@@ -411,6 +427,16 @@ mod tests {
         assert!(parse("orderonce dead replay 1 --as-new --actor me --reason why").is_ok());
         assert!(parse("orderonce dead replay --rejected order:O1/x").is_err());
         assert!(parse("orderonce dead replay").is_err());
+    }
+
+    #[test]
+    fn a_dry_run_and_an_actor_are_those_of_a_repair() {
+        let parse = |args: &str| Cli::try_parse_from(args.split(' '));
+        assert!(parse("orderonce reconcile --repair --dry-run --actor me").is_ok());
+        for alone in ["--dry-run", "--actor me"] {
+            let error = parse(&format!("orderonce reconcile {alone}")).unwrap_err();
+            assert!(error.to_string().contains("--repair"), "{error}");
+        }
     }
 
     #[test]

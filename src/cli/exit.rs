@@ -1,6 +1,8 @@
 //! What an exit code means.
 
-use crate::ops::{dead, demo, deployment, explain, health, import, online_retail, send, serve};
+use crate::ops::{
+    dead, demo, deployment, explain, health, import, online_retail, repair, send, serve,
+};
 use crate::{broker, config, store, telemetry, worker};
 use std::error::Error;
 
@@ -47,6 +49,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<u8> {
         .or_else(|| of(cause, of_online_retail))
         .or_else(|| of(cause, of_dead))
         .or_else(|| of(cause, of_explain))
+        .or_else(|| of(cause, of_repair))
         .or_else(|| of(cause, of_demo))
         .or_else(|| of(cause, |_: &config::Errors| USAGE))
         .or_else(|| of(cause, |_: &telemetry::Error| USAGE))
@@ -182,6 +185,13 @@ fn of_explain(error: &explain::Error) -> u8 {
     }
 }
 
+fn of_repair(error: &repair::Error) -> u8 {
+    match error {
+        repair::Error::Store(error) => of_store(error),
+        repair::Error::Broker(error) => of_broker(error),
+    }
+}
+
 fn of_demo(error: &demo::Error) -> u8 {
     match error {
         demo::Error::Io { .. } | demo::Error::Config(_) | demo::Error::NotEmpty { .. } => USAGE,
@@ -245,6 +255,7 @@ mod tests {
         let nested = dead::Error::from(worker::Error::from(away()));
         assert_eq!(code(nested), UNREACHABLE);
         assert_eq!(code(explain::Error::from(away())), UNREACHABLE);
+        assert_eq!(code(repair::Error::from(away())), UNREACHABLE);
         assert_eq!(code(demo::Error::from(away())), UNREACHABLE);
         let nested = demo::Error::from(worker::Error::from(away()));
         assert_eq!(code(nested), UNREACHABLE);

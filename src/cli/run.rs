@@ -13,8 +13,8 @@ use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::ops::table::Table;
 use crate::ops::{
-    dead, demo, explain, health, import, online_retail, parked, reconcile, retention, send, serve,
-    settings,
+    dead, demo, explain, health, import, online_retail, parked, reconcile, repair, retention, send,
+    serve, settings,
 };
 use crate::store::DeadFilter;
 use crate::telemetry;
@@ -349,8 +349,21 @@ async fn run_reconcile(
         limit: args.limit,
     };
     let progress = progress();
-    progress.stage("reconciling", None);
     let store = deployment.store.as_ref();
+    if args.repair {
+        progress.stage("repairing and reconciling", None);
+        let options = repair::Options {
+            reconcile: options,
+            dry_run: args.dry_run,
+            actor: args.actor.unwrap_or_else(user),
+            leases: deployment.leases(),
+        };
+        let report = repair::repair(store, deployment.queue().as_ref(), &options).await?;
+        drop(progress);
+        print(&report, format)?;
+        return Ok(if report.is_clean() { 0 } else { DATA });
+    }
+    progress.stage("reconciling", None);
     let report = reconcile::reconcile(store, &options, |_| {}).await?;
     drop(progress);
     print(&report, format)?;
@@ -399,8 +412,12 @@ async fn run_replay(args: DeadReplay, deployment: &Deployment) -> anyhow::Result
     Ok(dead::replay_rejected(deployment, &role, key, args.dry_run, &act).await?)
 }
 
+/// The name of the user, for who does not give one.
+fn user() -> String {
+    std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned())
+}
+
 fn act(actor: Option<String>, reason: Option<String>) -> dead::Act {
-    let user = || std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
     dead::Act {
         actor: actor.unwrap_or_else(user),
         reason: reason.unwrap_or_else(|| "replayed".to_owned()),

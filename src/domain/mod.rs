@@ -7,6 +7,7 @@
 #![doc = include_str!("states.md")]
 
 pub mod account;
+pub mod awaited;
 pub mod event;
 pub mod id;
 pub mod inventory;
@@ -27,6 +28,7 @@ mod diagram;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use awaited::Awaited;
 pub use event::{Event, EventType};
 pub use id::{
     AccountKind, AdjustmentId, IdError, OrderId, Provider, RefundNo, ReturnId, SkuId, SourceId,

@@ -48,6 +48,23 @@ pub enum OrderStatus {
     Refunded,
 }
 
+impl OrderStatus {
+    /// Whether an order that stands here has come as far as `awaited`, or can never come there any
+    /// more: then nothing has to wait for it.
+    #[must_use]
+    pub fn has_come_to(self, awaited: Self) -> bool {
+        use OrderStatus::{Closed, Completed, Paid, Refunded, Shipped, WaitPay};
+
+        match self {
+            WaitPay => awaited == WaitPay,
+            Paid => matches!(awaited, WaitPay | Paid),
+            Shipped => matches!(awaited, WaitPay | Paid | Shipped),
+            Completed => matches!(awaited, WaitPay | Paid | Shipped | Completed),
+            Closed | Refunded => true,
+        }
+    }
+}
+
 /// A row of `orders`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {

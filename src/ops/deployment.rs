@@ -10,11 +10,12 @@ use crate::message::Limits;
 use crate::store::mysql::{self, MySqlStore};
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::{self, SqliteStore};
-use crate::store::{self, Store};
+use crate::store::{self, CLAIMS, Store};
 use crate::worker::supervisor::Plan;
 use crate::worker::{Points, Settings, relay, retention};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The URL of the queue in the store's file.
 const EMBEDDED: &str = "embedded:";
@@ -242,6 +243,16 @@ impl Deployment {
             kind: self.config.account.points_kind.clone(),
             per_major_unit: self.config.account.points_per_major_unit.into(),
         }
+    }
+
+    /// The names of the leases, and how long each lasts at most without being renewed.
+    #[must_use]
+    pub fn leases(&self) -> Vec<(&'static str, Duration)> {
+        let config = &self.config;
+        vec![
+            (relay::LEASE, config.relay.lease),
+            (CLAIMS, config.retention.interval.max(retention::TURN)),
+        ]
     }
 
     /// A plan to run these roles, with relay and janitor if `and_services`.

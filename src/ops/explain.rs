@@ -3,6 +3,7 @@
 use crate::domain::{EventType, Key, Money, RoleName, Timestamp};
 use crate::store::{
     self, ClaimRow, DeadFilter, DeadLetter, History, Moment, OrderSummary, OutboxRow, ParkedRow,
+    RepairRow,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +18,8 @@ const LIMIT: u32 = 1_000;
 pub enum Error {
     /// Neither an order nor a key.
     #[error(
-        "nothing is known of {0}: no order has this id, and no claim, parked event, outbox row or \
-         dead letter has it as its subject, its key or its role:key"
+        "nothing is known of {0}: no order has this id, and no claim, parked event, outbox row, \
+         dead letter or repair has it as its subject, its key or its role:key"
     )]
     NotFound(String),
     /// The database.
@@ -91,6 +92,11 @@ where
                     .into_iter()
                     .filter(|p| p.key.as_str() == key)
                     .collect(),
+                repairs: whole
+                    .repairs
+                    .into_iter()
+                    .filter(|repair| repair.key.as_ref().is_some_and(|k| k.as_str() == key))
+                    .collect(),
                 claims,
                 ..Life::default()
             }
@@ -127,6 +133,7 @@ struct Life {
     parked: Vec<ParkedRow>,
     moments: Vec<Moment>,
     outbox: Vec<OutboxRow>,
+    repairs: Vec<RepairRow>,
     letters: BTreeMap<i64, DeadLetter>,
 }
 
@@ -140,6 +147,7 @@ where
         parked: store.parked(Some(subject), LIMIT).await?,
         moments: store.timeline(subject).await?,
         outbox: store.outbox_about(subject).await?,
+        repairs: store.repairs_about(subject).await?,
         letters: BTreeMap::new(),
         claims: Vec::new(),
     };
@@ -202,6 +210,7 @@ impl Life {
             && self.parked.is_empty()
             && self.moments.is_empty()
             && self.outbox.is_empty()
+            && self.repairs.is_empty()
             && self.letters.is_empty()
     }
 
@@ -211,6 +220,7 @@ impl Life {
         entries.extend(self.moments.into_iter().map(of_moment));
         entries.extend(self.parked.into_iter().flat_map(of_parked));
         entries.extend(self.outbox.into_iter().map(of_outbox));
+        entries.extend(self.repairs.into_iter().map(of_repair));
         entries.extend(self.letters.into_values().map(of_letter));
         // A stable sort: at one moment, a claim stands before its effects and these before what
         // they publish.
@@ -313,6 +323,26 @@ fn of_outbox(row: OutboxRow) -> Entry {
         key: None,
         outcome: None,
         message_id: Some(row.message_id),
+        asked: false,
+    }
+}
+
+fn of_repair(repair: RepairRow) -> Entry {
+    let RepairRow {
+        what,
+        actor,
+        before,
+        after,
+        ..
+    } = repair;
+    Entry {
+        at: repair.at,
+        what: format!("{what} by {actor}: {before} -> {after}"),
+        table: "repair",
+        role: repair.role,
+        key: repair.key,
+        outcome: None,
+        message_id: None,
         asked: false,
     }
 }

@@ -14,6 +14,7 @@ pub mod online_retail;
 pub mod parked;
 pub mod progress;
 pub mod reconcile;
+pub mod repair;
 pub mod retention;
 pub mod send;
 pub mod serve;

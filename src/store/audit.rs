@@ -450,6 +450,12 @@ pub const CHECKS: &[Check] = &[
         description: "nothing waits long to be published",
     },
     Check {
+        name: "parked_and_possible",
+        about: About::Claim,
+        tables: "parked_event",
+        description: "no event stays parked once what it awaits is true",
+    },
+    Check {
         name: "parked_woken_stuck",
         about: About::Claim,
         tables: "parked_event",

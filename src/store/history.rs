@@ -1,6 +1,6 @@
 //! What happened, for people: timelines, claims, dead letters and parked events.
 
-use super::{DeadFilter, DeadLetter, Error, OutboxRow, ParkedRow, Result};
+use super::{DeadFilter, DeadLetter, Error, OutboxRow, ParkedRow, RepairRow, Result};
 use crate::domain::inventory::ReservationStatus;
 use crate::domain::order::OrderStatus;
 use crate::domain::{
@@ -122,6 +122,12 @@ pub trait History {
     /// # Errors
     /// [`super::Error::Unavailable`].
     async fn outbox_about(&self, aggregate: &str) -> Result<Vec<OutboxRow>>;
+
+    /// What was repaired about a subject, such as an order, oldest first.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn repairs_about(&self, subject: &str) -> Result<Vec<RepairRow>>;
 
     /// Dead letters, oldest first.
     ///

@@ -21,6 +21,7 @@ mod orders;
 mod outbox;
 mod parking;
 pub mod postgres;
+mod repairs;
 mod retention;
 pub mod sqlite;
 
@@ -34,6 +35,7 @@ pub use inventory::{Inventory, StockUpdate};
 pub use orders::{OrderUpdate, Orders, RefundUpdate, StepRow};
 pub use outbox::{Lease, NewOutbox, Outbox, OutboxRow};
 pub use parking::{NewParked, ParkedRow, Parking, WOKEN};
+pub use repairs::{Faults, HeldLease, NewRepair, Postponed, Repair, RepairRow, Repairs, Unwoken};
 pub use retention::{CLAIMS, Kept, Retention, Swept};
 
 use crate::domain::Timestamp;
@@ -45,7 +47,7 @@ use sqlx::sqlite::SqliteConnection;
 /// A database. What only reads, and what the relay and the janitor do, needs no transaction of the
 /// caller's.
 #[async_trait]
-pub trait Store: Outbox + Retention + History + Audit + Send + Sync + 'static {
+pub trait Store: Outbox + Retention + History + Audit + Faults + Send + Sync + 'static {
     /// Begins a transaction that may write. Dropping it without a commit rolls it back.
     ///
     /// # Errors
@@ -71,7 +73,7 @@ pub trait Store: Outbox + Retention + History + Audit + Send + Sync + 'static {
 /// A transaction. Run it in a task that nobody cancels: a dropped `commit` may have committed.
 #[async_trait]
 pub trait Tx:
-    Claims + Parking + DeadLetters + Orders + Inventory + Accounts + OutboxAppend + Send
+    Claims + Parking + DeadLetters + Orders + Inventory + Accounts + OutboxAppend + Repairs + Send
 {
     /// The database's clock.
     ///

@@ -224,7 +224,7 @@ impl Template {
 
 /// Takes all rows out of a database on a server.
 async fn empty(url: &str) -> sqlx::Result<()> {
-    const TABLES: [&str; 15] = [
+    const TABLES: [&str; 17] = [
         "orders",
         "order_line",
         "order_transition",
@@ -240,6 +240,8 @@ async fn empty(url: &str) -> sqlx::Result<()> {
         "outbox",
         "dead_letter",
         "lease",
+        "retention",
+        "repair",
     ];
     let mut database = Reader::open(url).await?;
     for table in TABLES {

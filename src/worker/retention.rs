@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the right to go on lasts without being renewed: longer than a step and its pause.
-const TURN: Duration = Duration::from_mins(1);
+pub const TURN: Duration = Duration::from_mins(1);
 
 /// After a step it pauses at least so many times as long as the step took: a database that is busy has
 /// less of it.

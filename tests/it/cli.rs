@@ -766,6 +766,42 @@ async fn a_difference_is_found_and_told_with_both_figures() {
 }
 
 #[tokio::test]
+async fn a_repair_is_tried_out_made_and_told() {
+    let desk = Desk::with_database();
+    desk.run("reconcile --repair")
+        .expect(0)
+        .tells("nothing to repair\n");
+    desk.run("reconcile --dry-run").expect(2);
+    let messages = [stock(10), create("O1", 2), pay("O1", "T1", 1000)];
+    desk.feed("send -", &lines(&messages)).expect(0);
+    desk.settle().await;
+    desk.sql(
+        "INSERT INTO outbox (aggregate, event_type, message_id, message, created_at, retry_at, failures)
+         VALUES ('O1', 'order.paid', 'm', x'7b7d', 1, 99999999999999, 3)",
+    )
+    .await;
+    // What waits is a difference, until it is published.
+    let tried = desk.run("reconcile --repair --dry-run").expect(1);
+    tried
+        .tells("would be done")
+        .tells("outbox_stuck: nothing waits long");
+    let json = desk.run("--report json reconcile --repair --dry-run");
+    let json = json.expect(1).json();
+    assert_eq!(json["repairs"][0]["what"], "make_due");
+    assert_eq!(json["repairs"][0]["end"], "would_be_done");
+    assert_eq!(json["differences"], 1);
+    let made = desk.run("reconcile --repair --actor ann").expect(1);
+    made.tells("due at once").tells("done");
+    let again = desk.run("reconcile --repair").expect(1);
+    again.tells("nothing to repair\n");
+    desk.run("explain O1")
+        .expect(0)
+        .tells("make_due by ann: outbox row ");
+    desk.settle().await;
+    desk.run("reconcile --repair").expect(0);
+}
+
+#[tokio::test]
 async fn the_life_of_an_order_is_explained_by_its_id_and_by_its_keys() {
     let desk = Desk::with_database();
     let messages = [stock(10), create("O1", 2), pay("O1", "T1", 1000)];

@@ -31,6 +31,8 @@ mod redis;
 #[cfg(test)]
 mod relay;
 #[cfg(test)]
+mod repair;
+#[cfg(test)]
 mod retention;
 #[cfg(test)]
 mod schedules;

@@ -584,6 +584,27 @@ breaks! {
             => claim("payment", "ali/O8/SUCCEEDED/T8"), "1 dead letter", "0 dead letters";
     outbox_stuck:
         "UPDATE outbox SET created_at = @old" => Subject::Outbox(1), "at most 60 s", "3600 s";
+    parked_and_possible:
+        "UPDATE parked_event SET awaits = 'order:O5:WAIT_PAY'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE orders SET status = 'PAID' WHERE order_id = 'O5'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE orders SET status = 'CLOSED' WHERE order_id = 'O5'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE parked_event SET awaits = 'order:O1:SHIPPED'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE parked_event SET awaits = 'stock:X/1:DEDUCTED'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE parked_event SET awaits = 'stock:~hashed:DEDUCTED'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE parked_event SET awaits = 'flow:U1:BALANCE:VOUCHER:D/1'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE account_flow SET source_id = 'a:%3A~' WHERE source_type = 'VOUCHER';
+         UPDATE parked_event SET awaits = 'flow:U1:BALANCE:VOUCHER:a%3A%253A%7E'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
+        "UPDATE orders SET order_id = 'a:%3A~' WHERE order_id = 'O1';
+         UPDATE parked_event SET awaits = 'order:a%3A%253A%7E:PAID'"
+            => claim("order", "O5/order.ship"), "woken", "parked";
     parked_woken_stuck:
         "UPDATE parked_event SET woken_at = @old"
             => claim("order", "O5/order.ship"), "at most 60 s", "3600 s";
@@ -629,6 +650,7 @@ on_every_store! {
     orders_without_the_tables_of_other_roles_have_no_difference
     stock_and_accounts_without_orders_have_no_difference
     what_may_be_on_its_way_is_no_difference
+    what_may_wait_is_not_possible_yet
     a_rejected_credit_explains_missing_points
     flows_near_the_end_of_the_range_are_added_up
     keys_of_long_ids_are_not_mistaken
@@ -751,6 +773,60 @@ async fn what_may_be_on_its_way_is_no_difference(engine: Engine) {
         );
         world.finish().await;
     }
+}
+
+async fn what_may_wait_is_not_possible_yet(engine: Engine) {
+    let world = World::new(engine).await;
+    for awaits in [
+        "order:O5:SHIPPED",
+        "order:O7:SHIPPED",
+        "order:O404:WAIT_PAY",
+        "stock:O404:DEDUCTED",
+        "flow:U1:BALANCE:VOUCHER:D/2",
+        "flow:U1:POINTS:VOUCHER:D/1",
+        // A team's own, some of them cut short.
+        "order:O1:LOST",
+        "order:PAID",
+        "stock:DEDUCTED",
+        "flow:U1",
+        "O1",
+    ] {
+        let sql = format!("UPDATE parked_event SET awaits = '{awaits}'");
+        world.run(&sql).await;
+        assert_eq!(world.check("parked_and_possible").await, [], "{awaits}");
+    }
+    let possible = [
+        (
+            "order:O1:PAID",
+            "UPDATE orders SET updated_at = @now WHERE order_id = 'O1'",
+        ),
+        (
+            "stock:O1:DEDUCTED",
+            "UPDATE reservation SET created_at = @now WHERE order_id = 'O1'",
+        ),
+        (
+            "flow:U4:POINTS:ORDER:O4",
+            "UPDATE account_flow SET at = @now WHERE source_id = 'O4'",
+        ),
+        (
+            "stock:O4:DEDUCTED",
+            "UPDATE parked_event SET parked_at = @now",
+        ),
+        (
+            "stock:O4:DEDUCTED",
+            "UPDATE parked_event SET parked_at = @old, woken_at = @now",
+        ),
+    ];
+    for (awaits, young) in possible {
+        let sql = format!("UPDATE parked_event SET awaits = '{awaits}'");
+        world.run(&sql).await;
+        let found = world.check("parked_and_possible").await;
+        assert_eq!(found.len(), 1, "{awaits}");
+        world.run(young).await;
+        assert_eq!(world.check("parked_and_possible").await, [], "{young}");
+        world.run("UPDATE parked_event SET parked_at = @old").await;
+    }
+    world.finish().await;
 }
 
 async fn a_rejected_credit_explains_missing_points(engine: Engine) {

@@ -17,13 +17,14 @@ mod consumer;
 mod publisher;
 mod rows;
 
-pub use rows::Kept;
+pub use rows::{Held, Kept};
 
 use super::{Broker, Consumer, Delivery, Depth, Error, Publisher, Result, Tag, Topology};
-use crate::domain::RoleName;
+use crate::domain::{RoleName, Timestamp};
 use crate::store;
 use crate::store::sqlite::Database;
 use async_trait::async_trait;
+use sqlx::sqlite::SqliteConnection;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +97,28 @@ impl Embedded {
     /// [`Error::Unavailable`] if the file cannot be read.
     pub async fn kept(&self) -> Result<Vec<Kept>> {
         Ok(rows::kept(&self.shared).await?)
+    }
+
+    /// Up to `limit` deliveries whose lease lasts longer than a lease and `grace` from now on.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the file cannot be read.
+    pub async fn held_beyond(&self, grace: Duration, limit: u32) -> Result<Vec<Held>> {
+        Ok(rows::held_beyond(&self.shared, grace, limit).await?)
+    }
+
+    /// Ends the lease of a delivery within a transaction on the queue's file, as its time would: the
+    /// consumer may still settle it until it is delivered again. Guarded by fence and end; returns
+    /// whether it ended.
+    ///
+    /// # Errors
+    /// [`store::Error::Unavailable`] if the file cannot be written.
+    pub async fn end_lease(
+        connection: &mut SqliteConnection,
+        held: &Held,
+        now: Timestamp,
+    ) -> store::Result<bool> {
+        rows::end_lease(connection, held, now).await
     }
 
     fn wake(&self, role: &RoleName) -> Result<&Arc<Notify>> {

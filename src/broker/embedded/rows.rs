@@ -29,6 +29,21 @@ pub struct Kept {
     pub acked: bool,
 }
 
+/// A delivery whose lease ends later than any can: its consumer's clock was ahead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The row and its fence.
+    pub tag: Tag,
+    /// The role whose queue it is in.
+    pub queue: RoleName,
+    /// The id that the message was published with.
+    pub message_id: String,
+    /// The message.
+    pub message: Bytes,
+    /// When the lease ends.
+    pub until: Timestamp,
+}
+
 /// A message for one queue.
 #[derive(Debug)]
 pub(super) struct Routed<'a> {
@@ -423,6 +438,52 @@ pub(super) async fn depth(shared: &Shared, queue: &RoleName) -> Result<Depth> {
         delayed: delayed.unsigned_abs(),
         crashed: crashed.unsigned_abs(),
     })
+}
+
+const HELD_BEYOND: &str = "
+    SELECT id, fence, queue, message_id, message, visible_at FROM queue_message
+    WHERE leased = 1 AND acked_at IS NULL AND visible_at > ?1
+    ORDER BY id LIMIT ?2";
+
+/// Deliveries whose lease lasts longer than a lease and `grace` from now on.
+pub(super) async fn held_beyond(shared: &Shared, grace: Duration, limit: u32) -> Result<Vec<Held>> {
+    let latest = shared.database.now().plus(shared.options.lease).plus(grace);
+    let rows: Vec<(i64, i64, String, String, Vec<u8>, i64)> = sqlx::query_as(HELD_BEYOND)
+        .bind(latest.0)
+        .bind(limit)
+        .fetch_all(shared.database.readers())
+        .await
+        .map_err(from_sqlx)?;
+    let held =
+        |(id, fence, queue, message_id, message, until): (_, _, String, _, Vec<u8>, _)| Held {
+            tag: Tag { id, fence },
+            queue: RoleName::new(queue),
+            message_id,
+            message: message.into(),
+            until: Timestamp(until),
+        };
+    Ok(rows.into_iter().map(held).collect())
+}
+
+const END_LEASE: &str = "
+    UPDATE queue_message SET visible_at = ?1
+    WHERE id = ?2 AND fence = ?3 AND visible_at = ?4 AND leased = 1 AND acked_at IS NULL";
+
+/// Ends a lease as its time would, guarded by fence and end. Returns whether it did.
+pub(super) async fn end_lease(
+    connection: &mut SqliteConnection,
+    held: &Held,
+    now: Timestamp,
+) -> Result<bool> {
+    let done = sqlx::query(END_LEASE)
+        .bind(now.0)
+        .bind(held.tag.id)
+        .bind(held.tag.fence)
+        .bind(held.until.0)
+        .execute(connection)
+        .await
+        .map_err(from_sqlx)?;
+    Ok(done.rows_affected() > 0)
 }
 
 type KeptRow = (String, String, Vec<u8>, bool, u32, bool);

@@ -387,6 +387,29 @@ fn every_event_in_every_status_is_decided_as_the_table_says() {
 }
 
 #[test]
+fn nothing_is_parked_for_what_is_true_and_what_is_reached_is_true() {
+    for (name, rows) in columns() {
+        let status = |state: &OrderState| state.order.as_ref().map(|order| order.status);
+        let come = |at: Option<OrderStatus>, awaited: &Token| {
+            let to = OrderStatus::iter().find(|to| token(&id("O1"), *to) == *awaited);
+            at.is_some_and(|at| at.has_come_to(to.unwrap()))
+        };
+        for (event, asked, context) in events() {
+            let decision = decide(&rows.state, &asked, &context);
+            let before = status(&rows.state);
+            if let Verdict::Parked(awaited) = &decision.verdict {
+                assert!(!come(before, awaited), "{event} in {name} awaits {awaited}");
+            }
+            let after = decision.writes.order.as_ref().map(|order| order.status);
+            for reached in &decision.reached {
+                let is_true = come(after.or(before), reached);
+                assert!(is_true, "{event} in {name} reached {reached}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_table_has_every_status_and_every_event_of_the_order() {
     for (name, rows) in columns() {
         let status = rows.state.order.map_or("none", |order| order.status.into());

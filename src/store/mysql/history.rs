@@ -2,6 +2,7 @@
 
 use super::outbox::outbox_row;
 use super::parking::parked;
+use super::repairs::repair;
 use super::set::{Reader, Text};
 use super::{MySqlStore, from_sqlx};
 use crate::domain::{
@@ -9,7 +10,8 @@ use crate::domain::{
 };
 use crate::store::history::{corrupt, counted, moment, money};
 use crate::store::{
-    ClaimRow, DeadFilter, DeadLetter, History, Moment, OrderSummary, OutboxRow, ParkedRow, Result,
+    ClaimRow, DeadFilter, DeadLetter, History, Moment, OrderSummary, OutboxRow, ParkedRow,
+    RepairRow, Result,
 };
 use async_trait::async_trait;
 use sqlx::FromRow;
@@ -125,6 +127,17 @@ impl History for MySqlStore {
         let select = sqlx::query(OUTBOX_ABOUT).bind(aggregate.to_owned());
         let rows = self.database.fetch(select).await?;
         rows.iter().map(outbox_row).collect()
+    }
+
+    async fn repairs_about(&self, subject: &str) -> Result<Vec<RepairRow>> {
+        const REPAIRS_ABOUT: &str = "
+            SELECT id, at, actor, what, subject, role, `key`, `before`, `after`
+            FROM repair
+            WHERE subject = ?
+            ORDER BY id";
+        let select = sqlx::query(REPAIRS_ABOUT).bind(subject.to_owned());
+        let rows = self.database.fetch(select).await?;
+        rows.iter().map(repair).collect()
     }
 
     async fn dead_letters(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadLetter>> {

@@ -833,6 +833,41 @@ const STATEMENTS: &[(&str, &str)] = &[
         WHERE created_at < $1
         ORDER BY id LIMIT $3",
     ),
+    // Differs from the keys above: a token holds what it is made of, so it is taken apart. The hash of a
+    // long order is that of the event's own; a flow whose token holds a hash is left out.
+    (
+        "parked_and_possible",
+        "
+        SELECT role AS subject, key AS part, 'woken' AS expected, 'parked' AS found, NULL AS currency,
+            'awaits ' || awaits || ', and there is ' || what AS detail
+        FROM (
+            SELECT p.role, p.key, p.awaits, p.parked_at, 'an order that is ' || o.status AS what
+            FROM parked_event AS p
+            JOIN (SELECT ':WAIT_PAY' AS suffix UNION ALL SELECT ':PAID' UNION ALL SELECT ':SHIPPED') AS s
+                ON right(p.awaits, length(s.suffix)) = s.suffix
+            JOIN orders AS o ON o.order_id = CASE WHEN substr(p.awaits, 1, 7) = 'order:~' THEN p.subject
+                ELSE replace(replace(replace(substr(p.awaits, 7, greatest(length(p.awaits) - 6 - length(s.suffix), 0)), '%3A', ':'), '%7E', '~'), '%25', '%') END
+            WHERE p.woken_at IS NULL AND substr(p.awaits, 1, 6) = 'order:' AND o.updated_at < $1
+                AND (s.suffix = ':WAIT_PAY' OR o.status <> 'WAIT_PAY' AND (s.suffix = ':PAID' OR o.status <> 'PAID'))
+            UNION ALL
+            SELECT p.role, p.key, p.awaits, p.parked_at, 'a reservation that is ' || r.status
+            FROM parked_event AS p
+            JOIN reservation AS r ON r.order_id = CASE WHEN substr(p.awaits, 1, 7) = 'stock:~' THEN p.subject
+                ELSE replace(replace(replace(substr(p.awaits, 7, greatest(length(p.awaits) - 15, 0)), '%3A', ':'), '%7E', '~'), '%25', '%') END
+            WHERE p.woken_at IS NULL AND substr(p.awaits, 1, 6) = 'stock:' AND right(p.awaits, length(':DEDUCTED')) = ':DEDUCTED'
+                AND r.created_at < $1
+            UNION ALL
+            SELECT p.role, p.key, p.awaits, p.parked_at, 'a flow of ' || f.amount
+            FROM parked_event AS p
+            JOIN account_flow AS f
+                ON f.user_id = replace(replace(replace(split_part(p.awaits, ':', 2), '%3A', ':'), '%7E', '~'), '%25', '%')
+                    AND f.kind = replace(replace(replace(split_part(p.awaits, ':', 3), '%3A', ':'), '%7E', '~'), '%25', '%')
+                    AND f.source_type = replace(replace(replace(split_part(p.awaits, ':', 4), '%3A', ':'), '%7E', '~'), '%25', '%')
+                    AND f.source_id = replace(replace(replace(split_part(p.awaits, ':', 5), '%3A', ':'), '%7E', '~'), '%25', '%')
+            WHERE p.woken_at IS NULL AND substr(p.awaits, 1, 5) = 'flow:' AND f.at < $1) AS possible
+        WHERE parked_at < $1
+        ORDER BY role, key LIMIT $3",
+    ),
     (
         "parked_woken_stuck",
         "

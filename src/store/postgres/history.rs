@@ -3,6 +3,7 @@
 use super::outbox::outbox_row;
 use super::parking::parked;
 use super::pool::Pooled;
+use super::repairs::repair;
 use super::{PostgresStore, from_sqlx};
 use crate::domain::{
     AccountKind, Currency, Fingerprint, Key, OrderId, RoleName, Timestamp, UserId,
@@ -10,7 +11,7 @@ use crate::domain::{
 use crate::store::history::{corrupt, counted, moment, money};
 use crate::store::{
     ClaimRow, DeadFilter, DeadLetter, Error, History, Moment, OrderSummary, OutboxRow, ParkedRow,
-    Result,
+    RepairRow, Result,
 };
 use async_trait::async_trait;
 use sqlx::FromRow;
@@ -119,6 +120,17 @@ impl History for PostgresStore {
         let select = sqlx::query(OUTBOX_ABOUT).bind(aggregate.as_bytes());
         let rows = self.database.fetch(select).await?;
         rows.iter().map(outbox_row).collect()
+    }
+
+    async fn repairs_about(&self, subject: &str) -> Result<Vec<RepairRow>> {
+        const REPAIRS_ABOUT: &str = "
+            SELECT id, at, actor, what, subject, role, key, before, after
+            FROM repair
+            WHERE subject = $1
+            ORDER BY id";
+        let select = sqlx::query(REPAIRS_ABOUT).bind(subject);
+        let rows = self.database.fetch(select).await?;
+        rows.iter().map(repair).collect()
     }
 
     async fn dead_letters(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadLetter>> {

@@ -20,6 +20,7 @@ mod orders;
 mod outbox;
 mod parking;
 mod pool;
+mod repairs;
 mod retention;
 mod set;
 mod tx;

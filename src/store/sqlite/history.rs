@@ -2,6 +2,7 @@
 
 use super::outbox::outbox_row;
 use super::parking::parked;
+use super::repairs::repair;
 use super::{SqliteStore, from_sqlx};
 use crate::domain::{
     AccountKind, Currency, Fingerprint, Key, OrderId, RoleName, Timestamp, UserId,
@@ -9,7 +10,7 @@ use crate::domain::{
 use crate::store::history::{corrupt, counted, moment, money};
 use crate::store::{
     ClaimRow, DeadFilter, DeadLetter, Error, History, Moment, OrderSummary, OutboxRow, ParkedRow,
-    Result,
+    RepairRow, Result,
 };
 use async_trait::async_trait;
 use sqlx::FromRow;
@@ -134,6 +135,20 @@ impl History for SqliteStore {
             .await
             .map_err(from_sqlx)?;
         rows.iter().map(outbox_row).collect()
+    }
+
+    async fn repairs_about(&self, subject: &str) -> Result<Vec<RepairRow>> {
+        const REPAIRS_ABOUT: &str = "
+            SELECT id, at, actor, what, subject, role, key, before, after
+            FROM repair
+            WHERE subject = ?1
+            ORDER BY id";
+        let rows = sqlx::query(REPAIRS_ABOUT)
+            .bind(subject)
+            .fetch_all(self.database.readers())
+            .await
+            .map_err(from_sqlx)?;
+        rows.iter().map(repair).collect()
     }
 
     async fn dead_letters(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadLetter>> {

@@ -18,6 +18,7 @@ mod inventory;
 mod orders;
 mod outbox;
 mod parking;
+mod repairs;
 mod retention;
 mod set;
 mod tx;

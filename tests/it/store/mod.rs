@@ -15,6 +15,7 @@ mod open_postgres;
 mod orders;
 mod outbox;
 mod parking;
+mod repairs;
 mod retention;
 mod statements;
 mod text;
@@ -119,6 +120,21 @@ macro_rules! store_suite {
                     a_lease_that_ended_can_be_taken_and_fences_off_its_holder
                     a_lease_given_back_can_be_taken_at_once
                     a_lease_given_back_late_does_not_end_the_next_one;
+                repairs:
+                    an_event_that_was_missed_is_woken_once_and_that_is_recorded
+                    what_awaits_a_reservation_or_a_flow_is_woken_too
+                    an_event_whose_order_has_not_come_so_far_stays_parked
+                    an_event_that_was_woken_meanwhile_is_lost
+                    a_row_that_waits_is_due_at_once_and_that_is_recorded
+                    a_row_that_failed_again_meanwhile_is_lost
+                    a_row_that_waits_for_a_short_time_is_left_alone
+                    a_lease_that_lasts_too_long_ends_and_is_taken_with_a_new_fence
+                    a_lease_that_was_renewed_meanwhile_is_lost
+                    a_wake_waits_for_the_decision_that_has_the_order
+                    what_is_no_longer_true_is_not_woken
+                    the_hash_of_another_order_wakes_nothing
+                    two_repairs_at_once_repair_once
+                    a_dry_run_leaves_everything_as_it_was;
                 holding:
                     a_row_that_was_taken_back_can_be_held
                     holding_a_row_leaves_nothing_behind;

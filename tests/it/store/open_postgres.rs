@@ -165,9 +165,10 @@ async fn an_empty_database_is_an_older_schema_until_it_is_migrated() {
         Err(Error::Setup(Setup::OlderSchema { at, found: 0, .. })) if *at == shown(&url)
     );
     assert!(older, "{opened:?}");
-    for expected in [vec![1], vec![]] {
+    for is_first in [true, false] {
         let (database, applied) = Database::migrate(&options(&url)).await.unwrap();
-        assert_eq!(applied, expected);
+        assert_eq!(applied.first() == Some(&1), is_first, "{applied:?}");
+        assert_eq!(applied.last() >= Some(&4), is_first, "{applied:?}");
         database.close().await;
     }
     Database::open(&options(&url)).await.unwrap().close().await;

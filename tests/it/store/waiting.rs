@@ -29,7 +29,7 @@ fn done() -> Claimed {
 }
 
 /// Lets `second` run beside `first`, which must make it wait, and then commits `first`.
-async fn behind<T: Send + 'static>(
+pub(super) async fn behind<T: Send + 'static>(
     fresh: &Fresh,
     first: Box<dyn Tx>,
     second: impl Future<Output = T> + Send + 'static,
