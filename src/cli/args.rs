@@ -112,6 +112,9 @@ pub enum Command {
                   in one line. A line that is none, or whose type no role consumes, is listed with its reason,\n\
                   the rest is sent, and the exit code is 1.")]
     Send(Send),
+    /// Measure what this program does on this machine and these servers
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Recompute everything from the flows and compare; exits with 1 if anything differs
     #[command(after_long_help = "Examples:\n\
                   \x20 orderonce reconcile\n\
@@ -246,6 +249,48 @@ pub struct Send {
     pub shuffle: Option<u64>,
     /// The file, or - for standard input
     pub file: PathBuf,
+}
+
+/// `bench`
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Measure what each layer in front of the database is worth, at several shares of duplicates
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce bench layers\n\
+                  \x20 ORDERONCE__GATE__REDIS_URL=redis://:secret@cache orderonce --store postgres://shop:secret@db/empty bench layers\n\
+                  \x20 ORDERONCE__BATCH__MAX=1 orderonce bench layers --deliveries 1000 --duplicates 0,0.5\n\
+                  \n\
+                  The inventory role handles orders of one line over the catalogue of a real shop: with the database\n\
+                  alone, with the filter in front of it, with Redis, and with both. Each run is checked: every order took\n\
+                  effect once, in the outcomes and in the tables. Deliveries come from memory, and nothing is\n\
+                  published: the cost of the broker, the same for all, is left out, and so is that of the log.\n\
+                  \n\
+                  The database is store.url, which must hold no claims before, and keeps the orders; if nothing names\n\
+                  one, it is a temporary file. Redis is gate.redis_url; without it, what needs it is left out. Keys there\n\
+                  have a beginning of their own, and go. batch.max, batch.workers, gate.filter_keys and\n\
+                  gate.filter_mistakes_one_in count as for `serve`. The broker is not used.\n\
+                  \n\
+                  CPU us is the busy time of this process, machine us that of all processes and the kernel, servers\n\
+                  included (from /proc/stat, in steps of 10 ms): it means something only when database and Redis are on\n\
+                  this machine and nothing else runs. The runs of all cells take turns, and the best of each counts.")]
+    Layers(BenchLayers),
+}
+
+/// `bench layers`
+#[derive(Debug, Args)]
+pub struct BenchLayers {
+    /// Deliveries of each run
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub deliveries: u32,
+    /// Runs of each cell of the table, of which the best counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Shares of the deliveries that are copies of earlier ones, from 0 to 1
+    #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "0,0.01,0.1,0.5,0.9", value_parser = probability)]
+    pub duplicates: Vec<f64>,
+    /// The number that the streams follow from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// `reconcile`

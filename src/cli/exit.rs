@@ -1,7 +1,7 @@
 //! What an exit code means.
 
 use crate::ops::{
-    dead, demo, deployment, explain, health, import, online_retail, repair, send, serve,
+    bench, dead, demo, deployment, explain, health, import, online_retail, repair, send, serve,
 };
 use crate::{broker, config, store, telemetry, worker};
 use std::error::Error;
@@ -12,6 +12,9 @@ pub(super) const DATA: u8 = 1;
 pub(super) const USAGE: u8 = 2;
 /// A server is unreachable.
 pub(super) const UNREACHABLE: u8 = 3;
+
+/// Stopped by SIGINT, as shells say it.
+const INTERRUPTED: u8 = 130;
 
 /// A mistake in the arguments that shows only once they are used.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +54,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<u8> {
         .or_else(|| of(cause, of_explain))
         .or_else(|| of(cause, of_repair))
         .or_else(|| of(cause, of_demo))
+        .or_else(|| of(cause, of_bench))
         .or_else(|| of(cause, |_: &config::Errors| USAGE))
         .or_else(|| of(cause, |_: &telemetry::Error| USAGE))
         .or_else(|| of(cause, |_: &Usage| USAGE))
@@ -204,6 +208,18 @@ fn of_demo(error: &demo::Error) -> u8 {
     }
 }
 
+fn of_bench(error: &bench::Error) -> u8 {
+    match error {
+        bench::Error::NotEmpty { .. } => USAGE,
+        bench::Error::Redis { .. } => UNREACHABLE,
+        bench::Error::Data(error) => of_online_retail(error),
+        bench::Error::Store(error) => of_store(error),
+        bench::Error::Worker(error) => of_worker(error),
+        bench::Error::Wrong { .. } | bench::Error::Different(_) => DATA,
+        bench::Error::Interrupted => INTERRUPTED,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,6 +343,30 @@ mod tests {
             parked: 0,
         };
         assert_eq!(code(unsettled), DATA);
+    }
+
+    #[test]
+    fn a_measurement_that_went_wrong_says_whose_matter_it_is() {
+        assert_eq!(code(bench::Error::from(away())), UNREACHABLE);
+        assert_eq!(
+            code(bench::Error::from(worker::Error::from(corrupt()))),
+            DATA
+        );
+        let redis = bench::Error::Redis {
+            at: "redis://cache".into(),
+            problem: "refused".into(),
+        };
+        assert_eq!(code(redis), UNREACHABLE);
+        let at = "postgres://db/shop".into();
+        assert_eq!(code(bench::Error::NotEmpty { at }), USAGE);
+        let wrong = bench::Error::Wrong {
+            what: "0%, database only".into(),
+            unit: "claims",
+            expected: 5,
+            found: 6,
+        };
+        assert_eq!(code(wrong), DATA);
+        assert_eq!(code(bench::Error::Interrupted), INTERRUPTED);
     }
 
     #[test]

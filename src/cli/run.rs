@@ -1,20 +1,20 @@
 //! One function per command: arguments to a call of `ops`, its report to standard output.
 
 use super::args::{
-    Cli, Command, ConfigCommand, DeadCommand, DeadReplay, Demo, Explain, Format, Import,
-    ImportFormat, ParkedCommand, Reconcile, RetentionCommand, Send, Serve, Served,
+    BenchCommand, BenchLayers, Cli, Command, ConfigCommand, DeadCommand, DeadReplay, Demo, Explain,
+    Format, Import, ImportFormat, ParkedCommand, Reconcile, RetentionCommand, Send, Serve, Served,
 };
 use super::exit::{DATA, UNREACHABLE, Usage};
 use super::output::{print, progress};
 use crate::broker::Topology;
-use crate::config::{self, Config, Entry, Flag, Loaded};
+use crate::config::{self, Config, Entry, Flag, Loaded, Origin};
 use crate::domain::RoleName;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::ops::table::Table;
 use crate::ops::{
-    dead, demo, explain, health, import, online_retail, parked, reconcile, repair, retention, send,
-    serve, settings,
+    bench, dead, demo, explain, health, import, online_retail, parked, reconcile, repair,
+    retention, send, serve, settings,
 };
 use crate::store::DeadFilter;
 use crate::telemetry;
@@ -62,6 +62,13 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             let servers = demo_servers(cli.store, cli.broker)?;
             run_demo(args, servers, format).await
         }
+        Command::Bench(BenchCommand::Layers(args)) => {
+            // No broker is used, so that none must be there, and the embedded queue needs no file.
+            let broker = flag("orderonce bench", "broker.url", "amqp://unused");
+            let flags = [&flags[..], &[broker]].concat();
+            let loaded = Config::load(cli.config.as_deref(), std::env::vars_os(), &flags)?;
+            run_bench_layers(args, loaded, format).await
+        }
         command @ (Command::Serve(_)
         | Command::Migrate
         | Command::Health(_)
@@ -81,7 +88,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
 
 async fn with_config(command: Command, config: &Config, format: Format) -> anyhow::Result<u8> {
     match command {
-        Command::Demo(_) | Command::Config(_) => Ok(0),
+        Command::Demo(_) | Command::Bench(_) | Command::Config(_) => Ok(0),
         Command::Migrate => {
             let (deployment, migrated) = Deployment::migrate(config, Topology::default()).await?;
             deployment.store.close().await;
@@ -233,6 +240,39 @@ async fn run_demo(
         print(&Text(format!("the database is {database}\n")), format)?;
     }
     Ok(if report.differences == 0 { 0 } else { DATA })
+}
+
+/// A measurement on the database that somebody has named, or else on a file that goes.
+async fn run_bench_layers(args: BenchLayers, loaded: Loaded, format: Format) -> anyhow::Result<u8> {
+    let Loaded {
+        mut config,
+        entries,
+    } = loaded;
+    telemetry::init(&config::Log {
+        filter: "warn".to_owned(),
+        ..config.log.clone()
+    })?;
+    let scratch = tempfile::Builder::new()
+        .prefix("orderonce-bench-")
+        .tempdir()?;
+    let is_named = |entry: &Entry| entry.key == "store.url" && entry.origin != Origin::Default;
+    if !entries.iter().any(is_named) {
+        let file = scratch.path().join(demo::DATABASE);
+        config.store.url = config::Url::new(format!("sqlite://{}", file.display()));
+    }
+    let options = bench::layers::Options {
+        deliveries: args.deliveries,
+        rounds: args.rounds,
+        duplicates: args.duplicates,
+        seed: args.seed,
+    };
+    let stop = CancellationToken::new();
+    stop_on_signal(stop.clone());
+    let progress = progress();
+    let measured = bench::layers::measure(&config, &options, progress.as_ref(), &stop).await;
+    drop(progress);
+    print(&measured?, format)?;
+    Ok(0)
 }
 
 async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {

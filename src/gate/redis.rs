@@ -17,6 +17,7 @@ use in_flight::InFlight;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
@@ -82,6 +83,7 @@ struct Shared {
     options: Options,
     breaker: RwLock<Breaker>,
     broken: Notify,
+    commands: AtomicU64,
 }
 
 struct Breaker {
@@ -110,6 +112,7 @@ impl RedisGate {
             options,
             breaker: RwLock::new(breaker),
             broken: Notify::new(),
+            commands: AtomicU64::new(0),
         });
         let keeper = tokio::spawn(Arc::clone(&shared).keep_connected(client));
         Ok(Self {
@@ -122,6 +125,29 @@ impl RedisGate {
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.shared.read(|breaker| breaker.standing.clone())
+    }
+
+    /// Commands sent for batches since the process started: one before each, one for each key after it.
+    #[must_use]
+    pub fn commands(&self) -> u64 {
+        self.shared.commands.load(Ordering::Relaxed)
+    }
+
+    /// Makes it forget keys, for whoever knows that they will not come again. Those that it fails to
+    /// forget go when their time is over.
+    pub async fn forget(&self, role: &RoleName, keys: &[Key]) {
+        if keys.is_empty() {
+            return;
+        }
+        let Some((number, mut connection)) = self.shared.connection() else {
+            return;
+        };
+        let mut unlink = redis::cmd("UNLINK");
+        for key in keys {
+            unlink.arg(self.shared.key(role, key));
+        }
+        let forgotten = unlink.exec_async(&mut connection);
+        self.shared.answer(number, forgotten).await;
     }
 }
 
@@ -191,6 +217,7 @@ impl Shared {
         let Some((number, mut connection)) = self.connection() else {
             return;
         };
+        self.count(told.len());
         let ttl = milliseconds(self.options.ttl);
         let mut pipe = redis::pipe();
         for told in told {
@@ -200,6 +227,11 @@ impl Shared {
             set.arg(&value[..]).arg("PX").arg(ttl).ignore();
         }
         self.answer(number, pipe.exec_async(&mut connection)).await;
+    }
+
+    fn count(&self, commands: usize) {
+        let commands = u64::try_from(commands).unwrap_or(u64::MAX);
+        self.commands.fetch_add(commands, Ordering::Relaxed);
     }
 
     fn key(&self, role: &RoleName, key: &Key) -> String {
@@ -233,6 +265,7 @@ impl Gate for RedisGate {
         for key in keys {
             get.arg(self.shared.key(role, key));
         }
+        self.shared.count(1);
         let values = get.query_async::<Vec<Option<Vec<u8>>>>(&mut connection);
         match self.shared.answer(number, values).await {
             Some(values) if values.len() == keys.len() => {

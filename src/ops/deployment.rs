@@ -122,6 +122,32 @@ impl Deployment {
     /// # Errors
     /// As [`Self::open`] and [`Self::broker`].
     pub async fn migrate(config: &Config, topology: Topology) -> Result<(Self, Migrated), Error> {
+        let (deployment, applied) = Self::migrate_store(config).await?;
+        let url = config.store.url.to_string();
+        let queues = if config.broker.url.as_str() == EMBEDDED {
+            None
+        } else {
+            let options = amqp_options(config);
+            let migration = Amqp::migrate(&options, topology).await?;
+            Some(Declared {
+                broker: config.broker.url.to_string(),
+                created: migration.created,
+                warnings: migration.warnings,
+            })
+        };
+        let migrated = Migrated {
+            database: url.strip_prefix("sqlite://").unwrap_or(&url).to_owned(),
+            applied,
+            queues,
+        };
+        Ok((deployment, migrated))
+    }
+
+    /// As [`Self::migrate`], with the database alone. Returns the migrations that were applied.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) async fn migrate_store(config: &Config) -> store::Result<(Self, Vec<i64>)> {
         let (store, file, applied): (Arc<dyn Store>, _, _) = match Kind::of(config) {
             Kind::Sqlite => {
                 let options = sqlite_options(config);
@@ -145,24 +171,7 @@ impl Deployment {
             store,
             file,
         };
-        let url = config.store.url.to_string();
-        let queues = if config.broker.url.as_str() == EMBEDDED {
-            None
-        } else {
-            let options = amqp_options(config);
-            let migration = Amqp::migrate(&options, topology).await?;
-            Some(Declared {
-                broker: config.broker.url.to_string(),
-                created: migration.created,
-                warnings: migration.warnings,
-            })
-        };
-        let migrated = Migrated {
-            database: url.strip_prefix("sqlite://").unwrap_or(&url).to_owned(),
-            applied,
-            queues,
-        };
-        Ok((deployment, migrated))
+        Ok((deployment, applied))
     }
 
     /// Connects to the broker, with the queues of `topology`.

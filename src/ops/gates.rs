@@ -57,7 +57,8 @@ fn process_name(configured: &str) -> String {
     uname.nodename().to_string_lossy().into_owned()
 }
 
-fn options(config: &Config) -> redis::Options {
+/// How Redis is used.
+pub(super) fn options(config: &Config) -> redis::Options {
     let gate = &config.gate;
     redis::Options {
         url: gate.redis_url.as_str().to_owned(),

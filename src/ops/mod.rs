@@ -3,6 +3,7 @@
 //! What lives here: the work of a command and the report that it returns as data. What
 //! deliberately does not: parsing of arguments, printing, and exit codes.
 
+pub mod bench;
 pub mod dead;
 pub mod demo;
 pub mod deployment;

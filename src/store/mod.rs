@@ -24,6 +24,7 @@ pub mod postgres;
 mod repairs;
 mod retention;
 pub mod sqlite;
+mod statements;
 
 pub use accounts::{AccountUpdate, Accounts, CreditState};
 pub use audit::{About, Audit, CHECKS, Check, Difference, Subject};
@@ -65,6 +66,11 @@ pub trait Store: Outbox + Retention + History + Audit + Faults + Send + Sync + '
     /// # Errors
     /// [`Error::Unavailable`] if it does not.
     async fn ping(&self) -> Result<()>;
+
+    /// Statements sent since the store was opened, begin and commit included; several that are sent as
+    /// one text count once. Not seen are the single reads within a timeline, and what a team's own role
+    /// sends over its [`Tx::connection`].
+    fn statements(&self) -> u64;
 
     /// Finishes what is under way and closes all connections.
     async fn close(&self);

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod batch;
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod broker;
 #[cfg(test)]
 mod cases;

@@ -126,6 +126,28 @@ async fn what_it_was_told_all_processes_know_until_it_is_flushed() {
 }
 
 #[tokio::test]
+async fn commands_are_counted_and_keys_that_do_not_come_again_are_forgotten() {
+    let Some(redis) = fixture().await else { return };
+    let (a, b) = (key("a"), key("b"));
+    let gate = &redis.gate;
+    assert_eq!(gate.commands(), 0);
+    gate.ask(&ROLE, &[&a, &b]).await;
+    assert_eq!(gate.commands(), 1, "one question for a batch");
+    let told = [&a, &b].map(|key| Told {
+        key,
+        fingerprint: PRINT,
+        is_first: true,
+    });
+    gate.tell(&ROLE, &told).await;
+    assert_eq!(gate.commands(), 3, "one command for each key");
+    gate.forget(&ROLE, std::slice::from_ref(&a)).await;
+    gate.forget(&ROLE, &[]).await;
+    let answers = gate.ask(&ROLE, &[&a, &b]).await;
+    assert_eq!(answers, [Known::Unknown, Known::Done(PRINT)]);
+    assert_eq!(gate.standing().down, None);
+}
+
+#[tokio::test]
 async fn a_key_is_forgotten_after_its_time() {
     let Some(redis) = fixture().await else { return };
     let brief = Options {

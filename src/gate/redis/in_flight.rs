@@ -89,6 +89,7 @@ impl InFlight {
             return;
         };
         let keys: Vec<_> = keys.map(|key| self.shared.key(role, key)).collect();
+        self.shared.count(1);
         let mut eval = redis::cmd("EVAL");
         eval.arg(OURS).arg(keys.len()).arg(keys);
         eval.arg(&self.mark).arg(milliseconds(life));
@@ -123,6 +124,7 @@ impl Gate for InFlight {
             get.arg(key);
         }
         pipe.add_command(get);
+        self.shared.count(keys.len() + 1);
         let answers = pipe.query_async::<Vec<Value>>(&mut connection);
         let Some(mut answers) = self.shared.answer(number, answers).await else {
             return unknown();

@@ -198,6 +198,11 @@ impl Database {
         self.tokens.next()
     }
 
+    /// How many statements were sent.
+    pub(super) fn statements(&self) -> u64 {
+        self.pool.statements()
+    }
+
     /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;

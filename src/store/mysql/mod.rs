@@ -73,6 +73,10 @@ impl Store for MySqlStore {
         self.database.fetch(sqlx::query(PING)).await.map(drop)
     }
 
+    fn statements(&self) -> u64 {
+        self.database.statements()
+    }
+
     async fn close(&self) {
         self.database.close().await;
     }

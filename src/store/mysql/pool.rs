@@ -6,6 +6,7 @@
 //! One that is dropped in any other state is closed, and the server rolls back.
 
 use super::error::{ends_connection, from_sqlx};
+use crate::store::statements::Statements;
 use crate::store::{Error, Result};
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::query::Query;
@@ -61,6 +62,7 @@ pub(super) struct Pool {
     size: u32,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
+    statements: Statements,
 }
 
 struct Idle {
@@ -105,6 +107,7 @@ impl Pool {
             size,
             permits: Arc::new(Semaphore::new(usize::try_from(size).unwrap_or(1))),
             idle: Mutex::new(vec![idle]),
+            statements: Statements::default(),
         })
     }
 
@@ -163,6 +166,11 @@ impl Pool {
         let restored = pooled.run(session.into_sql_str()).await;
         pooled.give_back_after(restored)?;
         Ok(rows)
+    }
+
+    /// How many statements were sent.
+    pub(super) fn statements(&self) -> u64 {
+        self.statements.sent()
     }
 
     /// Waits for what is under way and closes all connections.
@@ -268,6 +276,7 @@ impl Pooled {
     pub(super) async fn run(&mut self, statements: SqlStr) -> Result<(), sqlx::Error> {
         let patience = self.patience;
         self.is_busy = true;
+        self.pool.statements.count(1);
         let done = waited(patience, (&mut **self).execute(statements)).await;
         self.note(done).map(drop)
     }
@@ -279,6 +288,7 @@ impl Pooled {
     ) -> Result<u64, sqlx::Error> {
         let patience = self.patience;
         self.is_busy = true;
+        self.pool.statements.count(1);
         let done = waited(patience, statement.execute(&mut **self)).await;
         self.note(done).map(|done| done.rows_affected())
     }
@@ -290,6 +300,7 @@ impl Pooled {
     ) -> Result<Vec<MySqlRow>, sqlx::Error> {
         let patience = self.patience;
         self.is_busy = true;
+        self.pool.statements.count(1);
         let rows = waited(patience, statement.fetch_all(&mut **self)).await;
         self.note(rows)
     }

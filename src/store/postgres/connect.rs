@@ -169,6 +169,11 @@ impl Database {
         Ok(rows)
     }
 
+    /// How many statements were sent.
+    pub(super) fn statements(&self) -> u64 {
+        self.pool.statements()
+    }
+
     /// Waits for what is under way and closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;

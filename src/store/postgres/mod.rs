@@ -74,6 +74,10 @@ impl Store for PostgresStore {
         self.database.execute(sqlx::query(PING)).await.map(drop)
     }
 
+    fn statements(&self) -> u64 {
+        self.database.statements()
+    }
+
     async fn close(&self) {
         self.database.close().await;
     }

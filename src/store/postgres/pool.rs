@@ -6,6 +6,7 @@
 //! any other state is closed, and the server rolls back.
 
 use super::error::{ends_connection, from_sqlx};
+use crate::store::statements::Statements;
 use crate::store::{Error, Result};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
 use sqlx::query::Query;
@@ -43,6 +44,7 @@ pub(super) struct Pool {
     /// How long an answer is waited for. The server ends a statement before that, unless it is no
     /// longer there.
     patience: Duration,
+    statements: Statements,
 }
 
 struct Idle {
@@ -82,6 +84,7 @@ impl Pool {
             permits: Arc::new(Semaphore::new(usize::try_from(size).unwrap_or(1))),
             idle: Mutex::new(vec![idle]),
             patience: statement_timeout.saturating_add(GRACE),
+            statements: Statements::default(),
         }
     }
 
@@ -107,6 +110,7 @@ impl Pool {
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<u64> {
         let mut pooled = self.acquire_alive().await?;
+        self.statements.count(1);
         let done = waited(self.patience, statement.execute(&mut *pooled)).await;
         let done = pooled.give_back_after(done)?;
         Ok(done.rows_affected())
@@ -118,8 +122,14 @@ impl Pool {
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>> {
         let mut pooled = self.acquire_alive().await?;
+        self.statements.count(1);
         let rows = waited(self.patience, statement.fetch_all(&mut *pooled)).await;
         pooled.give_back_after(rows)
+    }
+
+    /// How many statements were sent.
+    pub(super) fn statements(&self) -> u64 {
+        self.statements.sent()
     }
 
     /// Waits for what is under way and closes all connections.
@@ -190,6 +200,7 @@ impl Pool {
 
 impl Pooled {
     async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
+        self.pool.statements.count(1);
         let begun = sqlx::raw_sql(begin).execute(&mut **self);
         waited(CONNECT, begun).await?;
         if self.is_stale() {
@@ -203,6 +214,7 @@ impl Pooled {
     }
 
     async fn refresh(&mut self) -> Result<(), sqlx::Error> {
+        self.pool.statements.count(1);
         let refreshed = sqlx::raw_sql(REFRESH).execute(&mut **self);
         waited(CONNECT, refreshed).await?;
         self.refreshed = Instant::now();
@@ -217,6 +229,7 @@ impl Pooled {
     /// Runs statements without parameters, one after the other.
     pub(super) async fn run(&mut self, statements: &'static str) -> Result<(), sqlx::Error> {
         let patience = self.patience;
+        self.pool.statements.count(1);
         let done = waited(patience, sqlx::raw_sql(statements).execute(&mut **self)).await;
         self.note(done).map(drop)
     }
@@ -227,6 +240,7 @@ impl Pooled {
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<u64> {
         let patience = self.patience;
+        self.pool.statements.count(1);
         let done = waited(patience, statement.execute(&mut **self)).await;
         let done = self.note(done).map_err(from_sqlx)?;
         Ok(done.rows_affected())
@@ -238,6 +252,7 @@ impl Pooled {
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>> {
         let patience = self.patience;
+        self.pool.statements.count(1);
         let rows = waited(patience, statement.fetch_all(&mut **self)).await;
         self.note(rows).map_err(from_sqlx)
     }

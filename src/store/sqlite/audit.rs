@@ -32,7 +32,7 @@ impl Audit for SqliteStore {
             .bind(now.saturating_sub(waiting))
             .bind(now)
             .bind(limit)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.into_iter().map(|row| row.difference(check)).collect()

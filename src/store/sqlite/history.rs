@@ -28,7 +28,7 @@ impl History for SqliteStore {
         let ids: Vec<String> = sqlx::query_scalar(DUE_ORDERS)
             .bind(now.0)
             .bind(limit)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         Ok((now, ids.iter().map(|id| OrderId::literal(id)).collect()))
@@ -42,7 +42,7 @@ impl History for SqliteStore {
             LEFT JOIN reservation AS r ON r.order_id = o.order_id
             WHERE o.order_id = ?1";
         // One transaction, so that all rows are of one state.
-        let mut tx = self.database.readers().begin().await.map_err(from_sqlx)?;
+        let mut tx = self.readers().begin().await.map_err(from_sqlx)?;
         let row: Option<SummaryRow> = sqlx::query_as(ORDER_SUMMARY)
             .bind(order_id)
             .fetch_optional(&mut *tx)
@@ -54,7 +54,7 @@ impl History for SqliteStore {
     }
 
     async fn timeline(&self, order_id: &str) -> Result<Vec<Moment>> {
-        let mut tx = self.database.readers().begin().await.map_err(from_sqlx)?;
+        let mut tx = self.readers().begin().await.map_err(from_sqlx)?;
         let mut moments = created(&mut tx, order_id).await?;
         moments.extend(payments(&mut tx, order_id).await?);
         moments.extend(refunds(&mut tx, order_id).await?);
@@ -76,7 +76,7 @@ impl History for SqliteStore {
             ORDER BY created_at, role, key";
         let rows: Vec<RawClaim> = sqlx::query_as(CLAIMS_ABOUT)
             .bind(subject)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.into_iter().map(TryInto::try_into).collect()
@@ -100,7 +100,7 @@ impl History for SqliteStore {
         let rows: Vec<RawClaim> = sqlx::query_as(CLAIMS_OF)
             .bind(role.map(RoleName::as_str))
             .bind(key)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.into_iter().map(TryInto::try_into).collect()
@@ -116,7 +116,7 @@ impl History for SqliteStore {
         let rows = sqlx::query(PARKED)
             .bind(subject)
             .bind(limit)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.iter().map(parked).collect()
@@ -131,7 +131,7 @@ impl History for SqliteStore {
             ORDER BY id";
         let rows = sqlx::query(OUTBOX_ABOUT)
             .bind(aggregate)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.iter().map(outbox_row).collect()
@@ -145,7 +145,7 @@ impl History for SqliteStore {
             ORDER BY id";
         let rows = sqlx::query(REPAIRS_ABOUT)
             .bind(subject)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.iter().map(repair).collect()
@@ -181,7 +181,7 @@ impl History for SqliteStore {
         if let Some(key) = key {
             query = query.bind(key);
         }
-        let rows = query.fetch_all(self.database.readers()).await;
+        let rows = query.fetch_all(self.readers()).await;
         let rows = rows.map_err(from_sqlx)?;
         rows.into_iter().map(TryInto::try_into).collect()
     }
@@ -194,7 +194,7 @@ impl History for SqliteStore {
             WHERE id = ?1";
         let row: Option<RawDeadLetter> = sqlx::query_as(DEAD_LETTER)
             .bind(id)
-            .fetch_optional(self.database.readers())
+            .fetch_optional(self.readers())
             .await
             .map_err(from_sqlx)?;
         row.map(TryInto::try_into).transpose()
@@ -206,7 +206,7 @@ impl History for SqliteStore {
             GROUP BY role, outcome
             ORDER BY role, outcome";
         let rows: Vec<(String, String, i64)> = sqlx::query_as(CLAIM_COUNTS)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         let counts = rows.into_iter().map(|(role, outcome, count)| {

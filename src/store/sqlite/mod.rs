@@ -27,21 +27,27 @@ pub use connect::{Database, Options};
 pub use error::from_sqlx;
 pub use tx::SqliteTx;
 
+use super::statements::Statements;
 use super::{Error, Result, Store, Tx};
 use crate::domain::Timestamp;
 use async_trait::async_trait;
+use sqlx::{Sqlite, SqlitePool, Transaction};
 
 /// The store in a SQLite file.
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
     database: Database,
+    statements: Statements,
 }
 
 impl SqliteStore {
     /// A store in an open file.
     #[must_use]
     pub fn new(database: Database) -> Self {
-        Self { database }
+        Self {
+            database,
+            statements: Statements::default(),
+        }
     }
 
     /// The file.
@@ -49,13 +55,30 @@ impl SqliteStore {
     pub fn database(&self) -> &Database {
         &self.database
     }
+
+    /// Connections that only read, for one statement.
+    fn readers(&self) -> &SqlitePool {
+        self.statements.count(1);
+        self.database.readers()
+    }
+
+    async fn begin_tx(&self) -> Result<SqliteTx> {
+        let transaction = self.begin_write().await.map_err(as_locked)?;
+        let (database, statements) = (self.database.clone(), self.statements.clone());
+        Ok(SqliteTx::new(transaction, database, statements))
+    }
+
+    /// Begins a transaction of the store's own.
+    async fn begin_write(&self) -> Result<Transaction<'static, Sqlite>> {
+        self.statements.count(1);
+        self.database.begin().await
+    }
 }
 
 #[async_trait]
 impl Store for SqliteStore {
     async fn begin(&self) -> Result<Box<dyn Tx>> {
-        let transaction = self.database.begin().await.map_err(as_locked)?;
-        Ok(Box::new(SqliteTx::new(transaction, self.database.clone())))
+        Ok(Box::new(self.begin_tx().await?))
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -64,8 +87,12 @@ impl Store for SqliteStore {
 
     async fn ping(&self) -> Result<()> {
         const PING: &str = "SELECT 1";
-        let answer = sqlx::query(PING).execute(self.database.readers()).await;
+        let answer = sqlx::query(PING).execute(self.readers()).await;
         answer.map(drop).map_err(from_sqlx)
+    }
+
+    fn statements(&self) -> u64 {
+        self.statements.sent()
     }
 
     async fn close(&self) {

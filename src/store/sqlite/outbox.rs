@@ -62,7 +62,8 @@ impl Outbox for SqliteStore {
                 until = excluded.until
             WHERE holder = excluded.holder OR until <= ?3
             RETURNING fence, until";
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.begin_write().await?;
+        self.statements.count(2);
         let now = self.database.now();
         let row = sqlx::query(LEASE)
             .bind(name)
@@ -103,7 +104,7 @@ impl Outbox for SqliteStore {
         let rows = sqlx::query(HEAD)
             .bind(self.database.now().0)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.iter().map(outbox_row).collect()
@@ -146,7 +147,7 @@ impl Outbox for SqliteStore {
         const DEPTH: &str = "
             SELECT count(*), (SELECT created_at FROM outbox ORDER BY id LIMIT 1) FROM outbox";
         let row = sqlx::query(DEPTH)
-            .fetch_one(self.database.readers())
+            .fetch_one(self.readers())
             .await
             .map_err(from_sqlx)?;
         let row = Reader::new(&row, "outbox", 0);
@@ -159,7 +160,8 @@ impl Outbox for SqliteStore {
 impl SqliteStore {
     /// Runs one statement in a transaction of its own; returns how many rows it wrote.
     async fn write(&self, statement: Query<'_, Sqlite, SqliteArguments>) -> Result<u64> {
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.begin_write().await?;
+        self.statements.count(2);
         let done = statement
             .execute(&mut *transaction)
             .await

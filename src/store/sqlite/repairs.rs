@@ -18,7 +18,7 @@ impl Faults for SqliteStore {
         let row = sqlx::query(UNWOKEN)
             .bind(role)
             .bind(key)
-            .fetch_optional(self.database.readers())
+            .fetch_optional(self.readers())
             .await
             .map_err(from_sqlx)?;
         row.as_ref().map(unwoken).transpose()
@@ -35,7 +35,7 @@ impl Faults for SqliteStore {
             .bind(self.database.now().0)
             .bind(milliseconds(stuck_after))
             .bind(limit)
-            .fetch_all(self.database.readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         rows.iter().map(postponed).collect()
@@ -47,7 +47,7 @@ impl Faults for SqliteStore {
         let row = sqlx::query(BEYOND)
             .bind(name)
             .bind(self.database.now().plus(longest).0)
-            .fetch_optional(self.database.readers())
+            .fetch_optional(self.readers())
             .await
             .map_err(from_sqlx)?;
         row.as_ref().map(held).transpose()

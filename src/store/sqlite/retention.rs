@@ -4,7 +4,7 @@ use super::set::Reader;
 use super::{SqliteStore, from_sqlx};
 use crate::domain::{RoleName, Timestamp};
 use crate::store::retention::CLAIMS;
-use crate::store::{Error, Kept, Result, Retention, Swept};
+use crate::store::{Error, Kept, Result, Retention, Swept, Tx};
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use std::time::Duration;
@@ -37,12 +37,9 @@ impl Retention for SqliteStore {
             .bind(from.0)
             .bind(now.minus(life).0)
             .bind(i64::from(limit));
-        let mut transaction = self.database().begin().await?;
-        let marked = update
-            .fetch_all(&mut *transaction)
-            .await
-            .map_err(from_sqlx)?;
-        transaction.commit().await.map_err(from_sqlx)?;
+        let mut tx = self.begin_tx().await?;
+        let marked = tx.fetch(update).await?;
+        Box::new(tx).commit().await?;
         Ok(swept(&times(&marked)?))
     }
 
@@ -66,20 +63,16 @@ impl Retention for SqliteStore {
             .bind(from.0)
             .bind(self.database().now().minus(archive).0)
             .bind(i64::from(limit));
-        let mut transaction = self.database().begin().await?;
-        let gone = delete
-            .fetch_all(&mut *transaction)
-            .await
-            .map_err(from_sqlx)?;
-        let gone = times(&gone)?;
+        let mut tx = self.begin_tx().await?;
+        let gone = times(&tx.fetch(delete).await?)?;
         if let Some(concluded) = gone.iter().map(|(_, concluded)| *concluded).max() {
             let note = sqlx::query(NOTE)
                 .bind(CLAIMS)
                 .bind(i64::try_from(gone.len()).unwrap_or(i64::MAX))
                 .bind(concluded);
-            note.execute(&mut *transaction).await.map_err(from_sqlx)?;
+            tx.execute(note).await?;
         }
-        transaction.commit().await.map_err(from_sqlx)?;
+        Box::new(tx).commit().await?;
         Ok(swept(&gone))
     }
 
@@ -96,7 +89,7 @@ impl Retention for SqliteStore {
         let now = self.database().now();
         let row = sqlx::query(KEPT)
             .bind(CLAIMS)
-            .fetch_one(self.database().readers())
+            .fetch_one(self.readers())
             .await
             .map_err(from_sqlx)?;
         let row = Reader::new(&row, TABLE, 0);
@@ -136,7 +129,7 @@ impl Retention for SqliteStore {
             .bind(since.0)
             .bind(until.0)
             .bind(i64::from(limit))
-            .fetch_all(self.database().readers())
+            .fetch_all(self.readers())
             .await
             .map_err(from_sqlx)?;
         let key = |row: &SqliteRow| {

@@ -2,6 +2,7 @@
 
 use super::{Database, from_sqlx};
 use crate::domain::Timestamp;
+use crate::store::statements::Statements;
 use crate::store::{Connection, Error, Result, Tx};
 use async_trait::async_trait;
 use sqlx::query::Query;
@@ -14,16 +15,22 @@ use sqlx::{Sqlite, Transaction};
 pub struct SqliteTx {
     transaction: Transaction<'static, Sqlite>,
     database: Database,
+    statements: Statements,
     /// SQLite may roll back the whole transaction on a failed statement (full disk, I/O error).
     /// What ran after that would run, and commit, outside of it: so nothing runs any more.
     failed: bool,
 }
 
 impl SqliteTx {
-    pub(super) fn new(transaction: Transaction<'static, Sqlite>, database: Database) -> Self {
+    pub(super) fn new(
+        transaction: Transaction<'static, Sqlite>,
+        database: Database,
+        statements: Statements,
+    ) -> Self {
         Self {
             transaction,
             database,
+            statements,
             failed: false,
         }
     }
@@ -34,6 +41,7 @@ impl SqliteTx {
         statement: Query<'_, Sqlite, SqliteArguments>,
     ) -> Result<u64> {
         self.check()?;
+        self.statements.count(1);
         let done = statement.execute(&mut *self.transaction).await;
         self.note(done).map(|done| done.rows_affected())
     }
@@ -44,6 +52,7 @@ impl SqliteTx {
         statement: Query<'_, Sqlite, SqliteArguments>,
     ) -> Result<Vec<SqliteRow>> {
         self.check()?;
+        self.statements.count(1);
         let rows = statement.fetch_all(&mut *self.transaction).await;
         self.note(rows)
     }
@@ -74,6 +83,7 @@ impl Tx for SqliteTx {
 
     async fn commit(self: Box<Self>) -> Result<()> {
         self.check()?;
+        self.statements.count(1);
         self.transaction.commit().await.map_err(from_sqlx)
     }
 
@@ -82,6 +92,7 @@ impl Tx for SqliteTx {
             // Perhaps there is nothing left to roll back; dropping it finds out.
             return Ok(());
         }
+        self.statements.count(1);
         self.transaction.rollback().await.map_err(from_sqlx)
     }
 

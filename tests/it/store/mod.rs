@@ -162,6 +162,7 @@ macro_rules! store_suite {
                     a_savepoint_takes_back_only_what_came_after_it
                     a_released_savepoint_keeps_what_was_written
                     savepoints_nest
+                    statements_are_counted_with_begin_and_commit
                     empty_sets_write_nothing
                     a_team_can_use_the_connection
                     the_clock_moves_on

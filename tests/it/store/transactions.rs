@@ -159,3 +159,28 @@ pub(super) async fn the_clock_moves_on(fresh: &Fresh) {
 pub(super) async fn a_store_that_is_open_answers(fresh: &Fresh) {
     fresh.store.ping().await.unwrap();
 }
+
+/// The statements of one transaction and of one read. A connection that was idle for a second is asked
+/// whether it is alive, and MySQL's is told when transactions end, so that the least of a few counts.
+pub(super) async fn statements_are_counted_with_begin_and_commit(fresh: &Fresh) {
+    let store = fresh.store.as_ref();
+    let mut least = [u64::MAX; 3];
+    for _ in 0..3 {
+        let start = store.statements();
+        let mut tx = fresh.begin().await;
+        tx.savepoint().await.unwrap();
+        assert_eq!(tx.load_stock(&[&"A".parse().unwrap()]).await.unwrap(), []);
+        tx.release_savepoint().await.unwrap();
+        tx.commit().await.unwrap();
+        let committed = store.statements();
+        fresh.begin().await.rollback().await.unwrap();
+        let rolled_back = store.statements();
+        store.ping().await.unwrap();
+        let asked = store.statements();
+        assert_eq!(store.outbox_about("O1").await.unwrap(), []);
+        let read = store.statements();
+        let sent = [committed - start, rolled_back - committed, read - asked];
+        least = std::array::from_fn(|part| least[part].min(sent[part]));
+    }
+    assert_eq!(least, [5, 2, 1]);
+}
