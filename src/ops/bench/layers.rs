@@ -291,7 +291,6 @@ impl Bench<'_> {
             redis.forget(&keys).await;
         }
         let cost = cost?;
-
         Check {
             what: format!("{}, {}", percent(cell.duplicates), cell.front.name()),
             deliveries: options.deliveries.into(),
