@@ -207,8 +207,8 @@ sections! {
         marks: bool = "marks", "false", Kind::Bool;
         /// The name of this process in its marks, the same after a restart and no other process's; empty: the machine's name.
         process: String = "process", "", Kind::Text;
-        /// Settled keys of each role that a process remembers at least, so that Redis is asked of these alone; 0: it is asked of all.
-        filter_keys: u64 = "filter_keys", "1000000", Kind::Integer(0..=1_000_000_000);
+        /// Settled keys of each role that a process remembers at least, so that Redis is asked of these alone; 0: it is asked of all. Pays where Redis is far and batches are small.
+        filter_keys: u64 = "filter_keys", "0", Kind::Integer(0..=1_000_000_000);
         /// One in so many other keys is taken for one of them, when there are as many as expected.
         filter_mistakes: u32 = "filter_mistakes_one_in", "100", Kind::Integer(2..=1_000_000);
         /// Where the remembered keys are kept while the process is stopped; empty: they are forgotten.

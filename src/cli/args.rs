@@ -126,7 +126,7 @@ pub enum Command {
                   both figures and with where to look.\n\
                   \n\
                   --repair changes what needs no judgement, and nothing else: it wakes an event that is still parked\n\
-                  though what it awaits is true, lets a row of the outbox that waits after a failure be tried at once,\n\
+                  though what it awaits is true, lets an outbox row that waits after a failure be tried at once,\n\
                   and ends a lease that lasts longer than any can, as after a clock that jumped. Each repair is kept\n\
                   with who made it in the table repair, and `explain` shows it. The exit code tells of what remains.")]
     Reconcile(Reconcile),
@@ -257,22 +257,25 @@ pub enum BenchCommand {
     /// Measure what each layer in front of the database is worth, at several shares of duplicates
     #[command(after_long_help = "Examples:\n\
                   \x20 orderonce bench layers\n\
-                  \x20 ORDERONCE__GATE__REDIS_URL=redis://:secret@cache orderonce --store postgres://shop:secret@db/empty bench layers\n\
+                  \x20 export ORDERONCE__GATE__REDIS_URL=redis://:secret@cache\n\
+                  \x20 orderonce --store postgres://shop:secret@db/empty bench layers\n\
                   \x20 ORDERONCE__BATCH__MAX=1 orderonce bench layers --deliveries 1000 --duplicates 0,0.5\n\
                   \n\
                   The inventory role handles orders of one line over the catalogue of a real shop: with the database\n\
-                  alone, with the filter in front of it, with Redis, and with both. Each run is checked: every order took\n\
-                  effect once, in the outcomes and in the tables. Deliveries come from memory, and nothing is\n\
+                  alone, with the filter in front of it, with Redis, and with both. Each run is checked: every order\n\
+                  took effect once, in the outcomes and in the tables. Deliveries come from memory, and nothing is\n\
                   published: the cost of the broker, the same for all, is left out, and so is that of the log.\n\
                   \n\
-                  The database is store.url, which must hold no claims before, and keeps the orders; if nothing names\n\
-                  one, it is a temporary file. Redis is gate.redis_url; without it, what needs it is left out. Keys there\n\
-                  have a beginning of their own, and go. batch.max, batch.workers, gate.filter_keys and\n\
-                  gate.filter_mistakes_one_in count as for `serve`. The broker is not used.\n\
+                  The database is store.url, which must hold no claims before, and keeps the orders; if nothing\n\
+                  names one, it is a temporary file. Redis is gate.redis_url; without it, what needs it is left out.\n\
+                  Keys there have a beginning of their own, and go. batch.max, batch.workers and gate.filter_*\n\
+                  count as for `serve`; if gate.filter_keys is 0, a filter for a million keys is measured. The\n\
+                  broker is not used.\n\
                   \n\
                   CPU us is the busy time of this process, machine us that of all processes and the kernel, servers\n\
-                  included (from /proc/stat, in steps of 10 ms): it means something only when database and Redis are on\n\
-                  this machine and nothing else runs. The runs of all cells take turns, and the best of each counts.")]
+                  included (from /proc/stat, in steps of 10 ms): it means something only when database and Redis are\n\
+                  on this machine and nothing else runs. The runs of all cells take turns, and the best of each\n\
+                  counts.")]
     Layers(BenchLayers),
 }
 

@@ -44,8 +44,13 @@ pub fn shape(config: &Config) -> Shape {
     let expected = if gate.marks { 0 } else { gate.filter_keys };
     Shape {
         expected,
-        ..Shape::of(expected, 1.0 / f64::from(gate.filter_mistakes))
+        ..Shape::of(expected, false_positives(config))
     }
+}
+
+/// The rate of false positives that a filter is made for.
+pub(super) fn false_positives(config: &Config) -> f64 {
+    1.0 / f64::from(config.gate.filter_mistakes)
 }
 
 /// The name of this process in marks: that of the machine, unless it has another.

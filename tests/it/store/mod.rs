@@ -80,6 +80,7 @@ macro_rules! store_suite {
                     an_update_of_another_status_is_a_conflict
                     one_lost_guard_leaves_all_orders_as_they_were
                     a_version_has_one_step
+                    notes_are_found_by_order_and_steps_are_none
                     a_line_number_is_used_once
                     a_trade_number_pays_once_whatever_the_order
                     an_order_accepts_one_payment

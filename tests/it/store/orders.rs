@@ -190,6 +190,30 @@ pub(super) async fn a_version_has_one_step(fresh: &Fresh) {
     assert_eq!(number(&mut *tx, history).await, 2);
 }
 
+pub(super) async fn notes_are_found_by_order_and_steps_are_none(fresh: &Fresh) {
+    let mut tx = fresh.begin().await;
+    let step = |id, from, to, version, name| StepRow {
+        order_id: order_id(id),
+        step: Step { from, to, version },
+        key: key(name),
+    };
+    let (wait, paid) = (OrderStatus::WaitPay, OrderStatus::Paid);
+    let steps = [
+        step("A", None, wait, 1, "create"),
+        step("A", Some(wait), wait, 2, "note A2"),
+        step("A", Some(wait), paid, 3, "pay"),
+        step("A", Some(paid), paid, 4, "note A4"),
+        step("B", Some(wait), wait, 2, "note B2"),
+        step("C", Some(wait), wait, 2, "note C2"),
+    ];
+    tx.insert_steps(NOW, &steps).await.unwrap();
+    let [a, b, none] = ["A", "B", "D"].map(order_id);
+    let mut notes = tx.load_notes(&[&a, &b, &none]).await.unwrap();
+    notes.sort_unstable();
+    assert_eq!(notes, ["note A2", "note A4", "note B2"].map(key));
+    assert_eq!(tx.load_notes(&[]).await.unwrap(), []);
+}
+
 pub(super) async fn a_line_number_is_used_once(fresh: &Fresh) {
     let mut tx = fresh.begin().await;
     let id = order_id("A");
