@@ -84,6 +84,8 @@ struct Shared {
     breaker: RwLock<Breaker>,
     broken: Notify,
     commands: AtomicU64,
+    /// Tells the marks of this process from those that it left when it was killed.
+    life: u64,
 }
 
 struct Breaker {
@@ -113,6 +115,7 @@ impl RedisGate {
             breaker: RwLock::new(breaker),
             broken: Notify::new(),
             commands: AtomicU64::new(0),
+            life: fastrand::u64(..),
         });
         let keeper = tokio::spawn(Arc::clone(&shared).keep_connected(client));
         Ok(Self {
@@ -281,8 +284,8 @@ impl Gate for RedisGate {
 
     fn of_worker(&self, worker: &str) -> Option<Arc<dyn Gate>> {
         let process = self.shared.options.marks.as_ref()?;
-        let holder = format!("{process}/{worker}");
-        Some(Arc::new(InFlight::new(Arc::clone(&self.shared), &holder)))
+        let shared = Arc::clone(&self.shared);
+        Some(Arc::new(InFlight::new(shared, process, worker)))
     }
 }
 

@@ -284,6 +284,19 @@ impl Marking {
         }
     }
 
+    /// A process that was started after this one, under a name.
+    async fn again(&self, redis: &Fixture, process: &str) -> Self {
+        let options = Options {
+            marks: Some(process.to_owned()),
+            namespace: self.namespace.clone(),
+            ..options(&redis.url)
+        };
+        Self {
+            namespace: self.namespace.clone(),
+            gate: used(options).await,
+        }
+    }
+
     fn worker(&self, name: &str) -> Arc<dyn Gate> {
         self.gate.of_worker(name).unwrap()
     }
@@ -321,23 +334,27 @@ async fn a_mark_is_taken_back_by_its_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_worker_that_was_killed_half_way_takes_its_own_marks_over() {
+async fn a_process_that_was_killed_half_way_takes_its_own_marks_over() {
     let Some(redis) = fixture().await else { return };
-    let marking = Marking::at(&redis).await;
+    let first = Marking::at(&redis).await;
     let k = key("k");
-    assert_eq!(
-        marking.worker("a").ask(&ROLE, &[&k]).await,
-        [Known::Unknown]
-    );
-    let life = redis.life(&marking.key(&k)).await;
+    let ask = async |marking: &Marking, worker| marking.worker(worker).ask(&ROLE, &[&k]).await;
+    assert_eq!(ask(&first, "a").await, [Known::Unknown]);
+    let life = redis.life(&first.key(&k)).await;
     assert!((1..=30_000).contains(&life), "{life}");
-    redis.command(&["PEXPIRE", &marking.key(&k), "20000"]).await;
-    assert_eq!(marking.worker("b").ask(&ROLE, &[&k]).await, [Known::Held]);
-    assert!(redis.life(&marking.key(&k)).await <= 20_000);
-    let again = marking.worker("a");
-    assert_eq!(again.ask(&ROLE, &[&k]).await, [Known::Unknown]);
-    let life = redis.life(&marking.key(&k)).await;
+    redis.command(&["PEXPIRE", &first.key(&k), "20000"]).await;
+    assert_eq!(ask(&first, "b").await, [Known::Held]);
+    let other = first.again(&redis, "another process").await;
+    assert_eq!(ask(&other, "a").await, [Known::Held]);
+    assert!(redis.life(&first.key(&k)).await <= 20_000);
+    let second = first.again(&redis, "process").await;
+    assert_eq!(ask(&second, "b").await, [Known::Unknown], "taken over");
+    let life = redis.life(&first.key(&k)).await;
     assert!((20_001..=30_000).contains(&life), "{life}");
+    assert_eq!(ask(&second, "a").await, [Known::Held], "it is b's now");
+    assert_eq!(ask(&second, "b").await, [Known::Unknown]);
+    second.worker("b").release(&ROLE, &[&k]).await;
+    assert_eq!(redis.life(&first.key(&k)).await, -2, "it is gone");
 }
 
 // B81

@@ -2,8 +2,9 @@
 //!
 //! A mark says who works on a key. Whoever meets the mark of another worker lets the copy wait: it may be
 //! done soon, or not at all, so a mark is no reason to acknowledge anything. A worker that meets its own
-//! mark was killed half-way, and goes on. Marks end by themselves, after several times the time that a
-//! batch takes, so that one whose worker is gone for good holds nobody up for long.
+//! mark, or one that its process has left in an earlier life, was killed half-way, and goes on. Marks end
+//! by themselves, after several times the time that a batch takes, so that one whose process is gone for
+//! good holds nobody up for long.
 
 use super::{Shared, known, milliseconds};
 use crate::domain::{Key, RoleName};
@@ -13,7 +14,7 @@ use redis::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The first byte of a mark: the name of the worker follows.
+/// The first byte of a mark: the names of the process, of its life and of the worker follow, a line each.
 const MARK: u8 = b'0';
 
 /// The shortest life of a mark.
@@ -22,24 +23,31 @@ const SHORTEST: Duration = Duration::from_secs(30);
 /// A mark lives so many times as long as the longest batch of late.
 const TIMES: u32 = 4;
 
-/// Lengthens the life of marks that are ours (`ARGV[2]` in milliseconds), or deletes them (0).
-const OURS: &str = "
-    local ours = 0
-    for _, key in ipairs(KEYS) do
-        if redis.call('GET', key) == ARGV[1] then
-            ours = ours + 1
-            if ARGV[2] == '0' then
-                redis.call('DEL', key)
-            else
-                redis.call('PEXPIRE', key, ARGV[2])
-            end
+/// Takes marks over that still are what was seen of them (`ARGV` from 3 on), for `ARGV[2]` milliseconds.
+const TAKE_OVER: &str = "
+    for i, key in ipairs(KEYS) do
+        if redis.call('GET', key) == ARGV[i + 2] then
+            redis.call('SET', key, ARGV[1], 'PX', ARGV[2])
         end
     end
-    return ours";
+    return #KEYS";
+
+/// Deletes marks that are ours.
+const RELEASE: &str = "
+    for _, key in ipairs(KEYS) do
+        if redis.call('GET', key) == ARGV[1] then
+            redis.call('DEL', key)
+        end
+    end
+    return #KEYS";
 
 /// Redis as one worker uses it.
 pub(super) struct InFlight {
     shared: Arc<Shared>,
+    /// How the marks of its process begin.
+    of_process: Vec<u8>,
+    /// How those of the process's present life begin.
+    of_life: Vec<u8>,
     mark: Vec<u8>,
     pace: Mutex<Pace>,
 }
@@ -73,33 +81,43 @@ impl Pace {
 }
 
 impl InFlight {
-    pub(super) fn new(shared: Arc<Shared>, holder: &str) -> Self {
-        let mark = [&[MARK], holder.as_bytes()].concat();
-        let pace = Mutex::default();
-        Self { shared, mark, pace }
+    pub(super) fn new(shared: Arc<Shared>, process: &str, worker: &str) -> Self {
+        let of_process = [&[MARK], process.as_bytes(), b"\n"].concat();
+        let life = format!("{:016x}\n", shared.life);
+        let of_life = [&of_process, life.as_bytes()].concat();
+        Self {
+            shared,
+            mark: [&of_life, worker.as_bytes()].concat(),
+            of_process,
+            of_life,
+            pace: Mutex::default(),
+        }
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes those marks that are ours.
-    async fn ours(&self, role: &RoleName, keys: impl Iterator<Item = &Key>, life: Duration) {
+    async fn run(&self, script: &'static str, keys: Vec<String>, arguments: &[&[u8]]) {
         let Some((number, mut connection)) = self.shared.connection() else {
             return;
         };
-        let keys: Vec<_> = keys.map(|key| self.shared.key(role, key)).collect();
         self.shared.count(1);
         let mut eval = redis::cmd("EVAL");
-        eval.arg(OURS).arg(keys.len()).arg(keys);
-        eval.arg(&self.mark).arg(milliseconds(life));
+        eval.arg(script).arg(keys.len()).arg(keys).arg(arguments);
         let done = eval.query_async::<u64>(&mut connection);
         self.shared.answer(number, done).await;
     }
 
+    /// Whether a value is a mark that nobody stands behind: ours, or of an earlier life of our process.
+    fn is_left(&self, value: &[u8]) -> bool {
+        value == self.mark
+            || value.starts_with(&self.of_process) && !value.starts_with(&self.of_life)
+    }
+
     fn says(&self, value: Option<&[u8]>) -> Known {
         match value {
-            Some(value) if value.starts_with(&[MARK]) && value != self.mark => Known::Held,
+            Some(value) if value.starts_with(&[MARK]) && !self.is_left(value) => Known::Held,
             Some(value) => known(Some(value)),
             None => Known::Unknown,
         }
@@ -114,13 +132,13 @@ impl Gate for InFlight {
         let Some((number, mut connection)) = self.shared.connection() else {
             return unknown();
         };
-        let life = milliseconds(self.pace().life_of_marks());
+        let life = milliseconds(self.pace().life_of_marks()).to_string();
         let mut pipe = redis::pipe();
         let mut get = redis::cmd("MGET");
         for key in keys {
             let key = self.shared.key(role, key);
             let set = pipe.cmd("SET").arg(&key).arg(&self.mark);
-            set.arg("NX").arg("PX").arg(life);
+            set.arg("NX").arg("PX").arg(&life);
             get.arg(key);
         }
         pipe.add_command(get);
@@ -135,8 +153,8 @@ impl Gate for InFlight {
         if values.len() != keys.len() || answers.len() != keys.len() {
             return unknown();
         }
-        // Ours before we set it: it was left by a worker of our name that was killed.
-        let mut left = Vec::new();
+        let mine = self.mark.as_slice();
+        let (mut left, mut seen) = (Vec::new(), vec![mine, life.as_bytes()]);
         let mut known = Vec::with_capacity(keys.len());
         for ((value, set), key) in values.iter().zip(&answers).zip(keys) {
             let value = if let Value::BulkString(bytes) = value {
@@ -144,14 +162,17 @@ impl Gate for InFlight {
             } else {
                 None
             };
-            if value == Some(&self.mark) && *set == Value::Nil {
-                left.push(*key);
-            }
             known.push(self.says(value));
+            // There before we set it.
+            if let (Some(value), Value::Nil) = (value, set)
+                && self.is_left(value)
+            {
+                left.push(self.shared.key(role, key));
+                seen.push(value);
+            }
         }
         if !left.is_empty() {
-            let life = self.pace().life_of_marks();
-            self.ours(role, left.into_iter(), life).await;
+            self.run(TAKE_OVER, left, &seen).await;
         }
         known
     }
@@ -163,7 +184,8 @@ impl Gate for InFlight {
 
     async fn release(&self, role: &RoleName, keys: &[&Key]) {
         self.pace().end();
-        self.ours(role, keys.iter().copied(), Duration::ZERO).await;
+        let keys = keys.iter().map(|key| self.shared.key(role, key));
+        self.run(RELEASE, keys.collect(), &[&self.mark]).await;
     }
 }
 
