@@ -106,12 +106,11 @@ impl Gates {
                 (filter, Some(AbortOnDropHandle::new(tokio::spawn(filling))))
             }
         });
-        let (filter, filling) =
-            filter.map_or((None, None), |(filter, filling)| (Some(filter), filling));
+        let (filter, filling) = filter.unzip();
         Ok(Self {
             since: filter.is_some().then(SystemTime::now),
             filter,
-            _filling: filling,
+            _filling: filling.flatten(),
             file,
             redis: Some(Arc::new(redis)),
             at,

@@ -162,9 +162,7 @@ impl Outbox for MySqlStore {
             return Ok((0, None));
         };
         let row = Reader::new(row, "outbox", 0);
-        let count: i64 = row.get(0)?;
-        let oldest: Option<i64> = row.get(1)?;
-        Ok((u64::try_from(count).unwrap_or(0), oldest.map(Timestamp)))
+        Ok((row.count(0)?, row.get::<Option<i64>>(1)?.map(Timestamp)))
     }
 }
 

@@ -121,6 +121,12 @@ impl<'r> Reader<'r> {
         value.map_err(|error| self.corrupt(&error.to_string()))
     }
 
+    /// A number that is never negative.
+    pub(super) fn count<T: TryFrom<i64>>(&self, column: usize) -> Result<T> {
+        let number: i64 = self.get(column)?;
+        T::try_from(number).map_err(|_| self.corrupt(&format!("{number} is out of range")))
+    }
+
     /// The text of a column.
     pub(super) fn text(&self, column: usize) -> Result<&'r str> {
         let bytes: &[u8] = self.get(column)?;

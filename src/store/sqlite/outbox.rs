@@ -151,9 +151,7 @@ impl Outbox for SqliteStore {
             .await
             .map_err(from_sqlx)?;
         let row = Reader::new(&row, "outbox", 0);
-        let count: i64 = row.get(0)?;
-        let oldest: Option<i64> = row.get(1)?;
-        Ok((u64::try_from(count).unwrap_or(0), oldest.map(Timestamp)))
+        Ok((row.count(0)?, row.get::<Option<i64>>(1)?.map(Timestamp)))
     }
 }
 

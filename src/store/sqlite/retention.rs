@@ -93,17 +93,13 @@ impl Retention for SqliteStore {
             .await
             .map_err(from_sqlx)?;
         let row = Reader::new(&row, TABLE, 0);
-        let count = |column| {
-            let count: i64 = row.get(column)?;
-            Ok::<_, Error>(u64::try_from(count).unwrap_or(0))
-        };
         let time = |column| Ok::<_, Error>(row.get::<Option<i64>>(column)?.map(Timestamp));
         Ok(Kept {
-            live: count(0)?,
+            live: row.count(0)?,
             oldest_live: time(1)?,
-            expired: count(2)?,
+            expired: row.count(2)?,
             oldest_expired: time(3)?,
-            removed: count(4)?,
+            removed: row.count(4)?,
             removed_through: time(5)?,
             next: time(6)?,
             now,

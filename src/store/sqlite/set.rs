@@ -55,6 +55,12 @@ impl<'r> Reader<'r> {
         value.map_err(|error| self.corrupt(&error.to_string()))
     }
 
+    /// A number that is never negative.
+    pub(super) fn count<T: TryFrom<i64>>(&self, column: usize) -> Result<T> {
+        let number: i64 = self.get(column)?;
+        T::try_from(number).map_err(|_| self.corrupt(&format!("{number} is out of range")))
+    }
+
     /// A JSON text that stands for a value, such as headers.
     pub(super) fn json<T: DeserializeOwned>(&self, column: usize) -> Result<T> {
         let text: &str = self.get(column)?;
