@@ -26,17 +26,14 @@ impl Faults for MySqlStore {
         const POSTPONED: &str = "
             SELECT id, aggregate, event_type, retry_at, failures, last_error
             FROM outbox
-            WHERE retry_at > ? AND (retry_at - ? > ? OR ? - created_at > ?)
+            WHERE retry_at > ? AND (retry_at > ? OR created_at < ?)
             ORDER BY id
             LIMIT ?";
         let now = self.database.now().await?;
-        let waiting = milliseconds(stuck_after);
         let select = sqlx::query(POSTPONED)
             .bind(now.0)
-            .bind(now.0)
-            .bind(waiting)
-            .bind(now.0)
-            .bind(waiting)
+            .bind(now.plus(stuck_after).0)
+            .bind(now.minus(stuck_after).0)
             .bind(limit);
         let rows = self.database.fetch(select).await?;
         rows.iter().map(postponed).collect()
@@ -106,11 +103,6 @@ impl Repairs for MySqlTx {
             .bind(repair.after);
         self.execute(insert).await.map(drop)
     }
-}
-
-/// A duration that can be compared with the difference of two times.
-fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Reads `role, key, awaits, subject, parked_at`.

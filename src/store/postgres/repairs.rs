@@ -24,12 +24,14 @@ impl Faults for PostgresStore {
         const POSTPONED: &str = "
             SELECT id, aggregate, event_type, retry_at, failures, last_error
             FROM outbox
-            WHERE retry_at > $1 AND (retry_at - $1 > $2 OR $1 - created_at > $2)
+            WHERE retry_at > $1 AND (retry_at > $2 OR created_at < $3)
             ORDER BY id
-            LIMIT $3";
+            LIMIT $4";
+        let now = self.database.now().await?;
         let select = sqlx::query(POSTPONED)
-            .bind(self.database.now().await?.0)
-            .bind(milliseconds(stuck_after))
+            .bind(now.0)
+            .bind(now.plus(stuck_after).0)
+            .bind(now.minus(stuck_after).0)
             .bind(i64::from(limit));
         let rows = self.database.fetch(select).await?;
         rows.iter().map(postponed).collect()
@@ -97,11 +99,6 @@ impl Repairs for PostgresTx {
             .bind(readable(repair.after));
         self.execute(insert).await.map(drop)
     }
-}
-
-/// A duration that can be compared with the difference of two times.
-fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Reads `role, key, awaits, subject, parked_at`.
