@@ -43,6 +43,7 @@ pub mod store;
 pub mod worker;
 
 pub mod cli;
+pub mod http;
 pub mod ops;
 
 pub mod config;
