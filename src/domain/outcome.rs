@@ -3,6 +3,7 @@
 use super::event::Event;
 use super::key::Token;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 use strum::{EnumIter, IntoStaticStr};
@@ -61,6 +62,28 @@ impl Outcome {
         }
     }
 
+    /// What belongs to it beside its name, as it is stored and logged.
+    #[must_use]
+    pub fn detail(&self) -> Option<Cow<'static, str>> {
+        match self {
+            Self::Rejected(rejection) => Some(Cow::Borrowed(rejection.into())),
+            Self::Duplicate(layer) => Some(Cow::Borrowed(layer.into())),
+            Self::Parked(token) => Some(Cow::Owned(token.as_str().to_owned())),
+            Self::Dead(reason) => Some(Cow::Borrowed(reason.into())),
+            Self::Applied | Self::Conflict | Self::Stale | Self::Retried { .. } => None,
+        }
+    }
+
+    /// As the answer to a request: its name, and after a colon what belongs to it.
+    #[must_use]
+    pub fn recorded(&self) -> String {
+        let name = self.name();
+        match self.detail() {
+            Some(detail) => format!("{name}:{detail}"),
+            None => name.to_owned(),
+        }
+    }
+
     /// The layer that saw a duplicate.
     #[must_use]
     pub fn layer(&self) -> Option<Layer> {
@@ -105,6 +128,8 @@ impl fmt::Display for Outcome {
 )]
 #[strum(serialize_all = "snake_case")]
 pub enum Layer {
+    /// Its client had asked the same before.
+    Request,
     /// Twice in one batch.
     Batch,
     /// The gate or the filter knew the key.

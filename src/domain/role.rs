@@ -18,6 +18,8 @@ impl RoleName {
     pub const INVENTORY: Self = Self(Cow::Borrowed("inventory"));
     /// Consumes what moves points and balances.
     pub const ACCOUNT: Self = Self(Cow::Borrowed("account"));
+    /// Takes the requests of HTTP clients; it has no queue.
+    pub const API: Self = Self(Cow::Borrowed("api"));
     /// The four roles that are built in.
     pub const BUILT_IN: [Self; 4] = [Self::ORDER, Self::PAYMENT, Self::INVENTORY, Self::ACCOUNT];
 

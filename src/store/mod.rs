@@ -25,6 +25,7 @@ mod repairs;
 mod retention;
 pub mod sqlite;
 mod statements;
+mod views;
 
 pub use accounts::{AccountUpdate, Accounts, CreditState};
 pub use audit::{About, Audit, CHECKS, Check, Difference, Subject};
@@ -38,6 +39,7 @@ pub use outbox::{Lease, NewOutbox, Outbox, OutboxRow};
 pub use parking::{NewParked, ParkedRow, Parking, WOKEN};
 pub use repairs::{Faults, HeldLease, NewRepair, Postponed, Repair, RepairRow, Repairs, Unwoken};
 pub use retention::{CLAIMS, Kept, Retention, Swept};
+pub use views::{OrderView, PastStep, Recorded, Views};
 
 use crate::domain::Timestamp;
 use async_trait::async_trait;
@@ -48,7 +50,9 @@ use sqlx::sqlite::SqliteConnection;
 /// A database. What only reads, and what the relay and the janitor do, needs no transaction of the
 /// caller's.
 #[async_trait]
-pub trait Store: Outbox + Retention + History + Audit + Faults + Send + Sync + 'static {
+pub trait Store:
+    Outbox + Retention + History + Views + Audit + Faults + Send + Sync + 'static
+{
     /// Begins a transaction that may write. Dropping it without a commit rolls it back.
     ///
     /// # Errors

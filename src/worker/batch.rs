@@ -23,6 +23,7 @@ mod work;
 
 use books::{Books, Effects};
 use report::report;
+pub use unit::Request;
 use unit::{Content, Item, Unit, Unreadable};
 use work::{Group, Work};
 
@@ -34,9 +35,9 @@ use crate::domain::{
 };
 use crate::gate::{Gate, Known, Told};
 use crate::message::{self, Envelope, Limits, Meta, Outgoing};
-use crate::store::{self, NewClaim, NewDeadLetter, NewOutbox, Prior, Store, Tx};
+use crate::store::{self, Claimed, NewClaim, NewDeadLetter, NewOutbox, Prior, Store, Tx};
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -181,6 +182,19 @@ pub struct Processor<R: Role> {
     points: Points,
 }
 
+/// An event that did not come from a broker.
+#[derive(Debug)]
+pub struct Asked<E> {
+    /// The event.
+    pub event: E,
+    /// The same for a message, which is kept with its claim and parked in its place.
+    pub outgoing: Outgoing,
+    /// W3C trace context, passed on.
+    pub traceparent: Option<String>,
+    /// Which request it is, if a client asked and may ask again.
+    pub request: Option<Request>,
+}
+
 /// What became of some deliveries.
 #[derive(Debug)]
 pub struct Processed {
@@ -270,16 +284,44 @@ impl<R: Role> Processor<R> {
         now: Timestamp,
         events: Vec<(R::Event, Outgoing)>,
     ) -> Result<Vec<Outcome>> {
+        let asked = events.into_iter().map(|(event, outgoing)| Asked {
+            event,
+            outgoing,
+            traceparent: None,
+            request: None,
+        });
+        self.process_asked(now, asked.collect()).await
+    }
+
+    /// As [`Self::process_events`], for events that somebody asked for and waits for. A request whose key is
+    /// taken is a duplicate seen by [`Layer::Request`], whatever it says: its claim has the answer.
+    ///
+    /// # Errors
+    /// As [`Self::process_events`].
+    pub async fn process_asked(
+        &self,
+        now: Timestamp,
+        asked: Vec<Asked<R::Event>>,
+    ) -> Result<Vec<Outcome>> {
         let source = format!("orderonce/{}", self.name);
-        let mut deliveries = Vec::with_capacity(events.len());
-        let mut contents = Vec::with_capacity(events.len());
-        for (event, outgoing) in events {
-            let message_id = format!("{}:{}", self.name, self.role.key(&event));
+        let mut deliveries = Vec::with_capacity(asked.len());
+        let mut contents = Vec::with_capacity(asked.len());
+        for Asked {
+            event,
+            outgoing,
+            traceparent,
+            request,
+        } in asked
+        {
+            let message_id = match &request {
+                Some(request) => format!("{}:{}", RoleName::API, request.key),
+                None => format!("{}:{}", self.name, self.role.key(&event)),
+            };
             let meta = Meta {
                 id: &message_id,
                 source: &source,
                 time: now,
-                traceparent: None,
+                traceparent: traceparent.as_deref(),
             };
             deliveries.push(Delivery {
                 tag: Tag { id: 0, fence: 0 },
@@ -288,15 +330,21 @@ impl<R: Role> Processor<R> {
                 attempt: 0,
                 deliveries: 1,
             });
-            contents.push(Content {
+            let content = Content {
                 message_id,
                 event_type: outgoing.event_type.into_owned(),
-                traceparent: None,
+                traceparent,
                 items: vec![event],
-            });
+            };
+            contents.push((content, request));
         }
         let units = deliveries.iter().zip(contents);
-        let units: Vec<_> = units.map(|(d, content)| self.key(d, Ok(content))).collect();
+        let units: Vec<_> = units
+            .map(|(delivery, (content, request))| Unit {
+                request,
+                ..self.key(delivery, Ok(content))
+            })
+            .collect();
         let mut settled = Vec::with_capacity(units.len());
         self.run(&units, &mut settled).await?;
         report(&self.name, &settled);
@@ -394,6 +442,7 @@ impl<R: Role> Processor<R> {
     async fn transact(&self, tx: &mut dyn Tx, work: &mut Work<'_, R::Event>) -> Result<()> {
         self.points.pass(Point::Begun)?;
         let now = tx.now().await?;
+        self.admit(tx, now, work).await?;
         self.claim(tx, now, work).await?;
         self.points.pass(Point::Claimed)?;
         let events: Vec<_> = work.fresh.iter().map(|fresh| &fresh.item.event).collect();
@@ -449,7 +498,11 @@ impl<R: Role> Processor<R> {
             traceparent: content.traceparent,
             items: content.items.into_iter().map(item).collect(),
         });
-        Unit { delivery, content }
+        Unit {
+            delivery,
+            content,
+            request: None,
+        }
     }
 
     /// Step 3: what the gates know to be settled needs no database.
@@ -489,6 +542,41 @@ impl<R: Role> Processor<R> {
             }
             work.groups.retain(|group| !group.members.is_empty());
         }
+    }
+
+    /// Step 4, for what clients ask: takes the keys of their requests. What was asked before, even by a client
+    /// that is not answered yet, is not decided again.
+    async fn admit(
+        &self,
+        tx: &mut dyn Tx,
+        now: Timestamp,
+        work: &mut Work<'_, R::Event>,
+    ) -> Result<()> {
+        let requests = work.requests();
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let firsts = requests.values().filter_map(|members| {
+            let first = &work.flat[*members.first()?];
+            let request = first.unit.request.as_ref()?;
+            Some(NewClaim {
+                key: &request.key,
+                subject: &first.item.subject,
+                fingerprint: request.fingerprint,
+                message_id: first.unit.message_id().unwrap_or_default(),
+                body: None,
+            })
+        });
+        let claims: Vec<_> = firsts.collect();
+        let answers = tx.claim(&RoleName::API, now, &claims).await?;
+        let asked = requests.values().zip(answers);
+        let repeated = asked.flat_map(|(members, answer)| {
+            let first = usize::from(answer == Claimed::Fresh);
+            members[first..].iter().copied()
+        });
+        let repeated: BTreeSet<usize> = repeated.collect();
+        work.repeat(&repeated);
+        Ok(())
     }
 
     /// Step 4: takes all keys, and settles what is a copy of something.
@@ -603,6 +691,8 @@ impl<R: Role> Processor<R> {
         let books = Books::of(work, effects, now.plus(self.settings.parking_deadline));
         tx.conclude(&self.name, now, &books.conclusions).await?;
         tx.unclaim(&self.name, &books.unclaimed).await?;
+        tx.conclude(&RoleName::API, now, &books.answers).await?;
+        tx.unclaim(&RoleName::API, &books.unanswered).await?;
         tx.park(&self.name, now, &books.parked).await?;
         tx.unpark(&self.name, &books.unparked).await?;
         tx.append(now, &effects.outbox).await?;
@@ -672,7 +762,7 @@ impl<R: Role> Processor<R> {
             let is_first = match item.outcome {
                 Outcome::Applied | Outcome::Stale | Outcome::Rejected(_) => true,
                 Outcome::Duplicate(Layer::Claim | Layer::Flow) => false,
-                Outcome::Duplicate(Layer::Batch | Layer::Gate | Layer::Parked)
+                Outcome::Duplicate(Layer::Request | Layer::Batch | Layer::Gate | Layer::Parked)
                 | Outcome::Conflict
                 | Outcome::Parked(_)
                 | Outcome::Retried { .. }

@@ -7,6 +7,8 @@
 pub mod batch;
 mod role;
 
+pub mod desk;
+
 pub mod account;
 pub mod handler;
 pub mod inventory;
@@ -22,7 +24,8 @@ pub mod supervisor;
 mod error;
 mod point;
 
-pub use batch::{ItemOutcome, Processed, Processor, Settings, Settled, Worker};
+pub use batch::{Asked, ItemOutcome, Processed, Processor, Request, Settings, Settled, Worker};
+pub use desk::Desk;
 pub use error::{Error, Result};
 pub use point::{Point, Points};
 pub use role::{Role, Ruling};

@@ -68,7 +68,7 @@ impl Tally {
                 Outcome::Duplicate(Layer::Claim) => self.by_claim += 1,
                 Outcome::Duplicate(Layer::Flow) => self.by_flow += 1,
                 Outcome::Retried { .. } => {}
-                Outcome::Duplicate(Layer::Parked)
+                Outcome::Duplicate(Layer::Request | Layer::Parked)
                 | Outcome::Conflict
                 | Outcome::Parked(_)
                 | Outcome::Stale

@@ -178,7 +178,7 @@ impl Accounts for MySqlTx {
     }
 }
 
-fn account(row: &MySqlRow) -> Result<Account> {
+pub(super) fn account(row: &MySqlRow) -> Result<Account> {
     let row = Reader::new(row, "account", 2);
     Ok(Account {
         id: account_id(&row)?,

@@ -36,22 +36,8 @@ impl History for MySqlStore {
     }
 
     async fn order_summary(&self, order_id: &str) -> Result<Option<OrderSummary>> {
-        const ORDER_SUMMARY: &str = "
-            SELECT o.order_id, o.user_id, o.status, o.version, o.currency, o.total_minor,
-                o.paid_minor, o.refunded_minor, o.pay_deadline, r.status AS reservation
-            FROM orders AS o
-            LEFT JOIN reservation AS r ON r.order_id = o.order_id
-            WHERE o.order_id = ?";
         let mut tx = self.database.snapshot().await?;
-        let row: Option<SummaryRow> = sqlx::query_as(ORDER_SUMMARY)
-            .bind(order_id)
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(from_sqlx)?;
-        let summary = match row {
-            Some(row) => Some(row.summary(earned(&mut tx, order_id).await?)?),
-            None => None,
-        };
+        let summary = order_summary(&mut tx, order_id).await?;
         tx.end("COMMIT").await?;
         Ok(summary)
     }
@@ -203,6 +189,27 @@ impl History for MySqlStore {
             ))
         });
         counts.collect()
+    }
+}
+
+const ORDER_SUMMARY: &str = "
+    SELECT o.order_id, o.user_id, o.status, o.version, o.currency, o.total_minor,
+        o.paid_minor, o.refunded_minor, o.pay_deadline, r.status AS reservation
+    FROM orders AS o
+    LEFT JOIN reservation AS r ON r.order_id = o.order_id
+    WHERE o.order_id = ?";
+pub(super) async fn order_summary(
+    connection: &mut MySqlConnection,
+    order_id: &str,
+) -> Result<Option<OrderSummary>> {
+    let row: Option<SummaryRow> = sqlx::query_as(ORDER_SUMMARY)
+        .bind(order_id)
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(from_sqlx)?;
+    match row {
+        Some(row) => Ok(Some(row.summary(earned(connection, order_id).await?)?)),
+        None => Ok(None),
     }
 }
 

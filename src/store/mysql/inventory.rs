@@ -228,7 +228,7 @@ fn reservation(row: &MySqlRow) -> Result<Reservation> {
     })
 }
 
-fn stock(row: &MySqlRow) -> Result<Stock> {
+pub(super) fn stock(row: &MySqlRow) -> Result<Stock> {
     let row = Reader::new(row, "stock", 1);
     Ok(Stock {
         sku_id: row.parse(0)?,

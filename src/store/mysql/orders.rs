@@ -410,7 +410,7 @@ fn order(row: &MySqlRow) -> Result<Order> {
     })
 }
 
-fn payment(row: &MySqlRow) -> Result<Payment> {
+pub(super) fn payment(row: &MySqlRow) -> Result<Payment> {
     let row = Reader::new(row, "payment", 2);
     Ok(Payment {
         provider: row.parse(0)?,
@@ -423,7 +423,7 @@ fn payment(row: &MySqlRow) -> Result<Payment> {
     })
 }
 
-fn refund(row: &MySqlRow) -> Result<Refund> {
+pub(super) fn refund(row: &MySqlRow) -> Result<Refund> {
     let row = Reader::new(row, "refund", 2);
     Ok(Refund {
         provider: row.parse(0)?,

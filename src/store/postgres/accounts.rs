@@ -168,7 +168,7 @@ fn reverses(flow: &AccountFlow) -> Option<&Source> {
     flow.reverses.as_ref()
 }
 
-fn account(row: &PgRow) -> Result<Account> {
+pub(super) fn account(row: &PgRow) -> Result<Account> {
     let row = Reader::new(row, "account", 2);
     Ok(Account {
         id: account_id(&row)?,

@@ -18,7 +18,7 @@ use sqlx::FromRow;
 use sqlx::postgres::PgRow;
 
 /// All statements of such a transaction see one state of the database.
-const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+pub(super) const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 #[async_trait]
 impl History for PostgresStore {
@@ -36,17 +36,10 @@ impl History for PostgresStore {
     }
 
     async fn order_summary(&self, order_id: &str) -> Result<Option<OrderSummary>> {
-        const ORDER_SUMMARY: &str = "
-            SELECT o.order_id, o.user_id, o.status, o.version, o.currency, o.total_minor,
-                o.paid_minor, o.refunded_minor, o.pay_deadline, r.status AS reservation
-            FROM orders AS o
-            LEFT JOIN reservation AS r ON r.order_id = o.order_id
-            WHERE o.order_id = $1";
         let mut tx = self.database.begin(SNAPSHOT).await?;
-        let mut rows: Vec<SummaryRow> = about(&mut tx, ORDER_SUMMARY, order_id).await?;
-        let earned = earned(&mut tx, order_id).await?;
+        let summary = order_summary(&mut tx, order_id).await?;
         tx.end("COMMIT").await?;
-        rows.pop().map(|row| row.summary(earned)).transpose()
+        Ok(summary)
     }
 
     async fn timeline(&self, order_id: &str) -> Result<Vec<Moment>> {
@@ -191,6 +184,24 @@ impl History for PostgresStore {
         });
         Ok(counts.collect())
     }
+}
+
+const ORDER_SUMMARY: &str = "
+    SELECT o.order_id, o.user_id, o.status, o.version, o.currency, o.total_minor,
+        o.paid_minor, o.refunded_minor, o.pay_deadline, r.status AS reservation
+    FROM orders AS o
+    LEFT JOIN reservation AS r ON r.order_id = o.order_id
+    WHERE o.order_id = $1";
+pub(super) async fn order_summary(
+    connection: &mut Pooled,
+    order_id: &str,
+) -> Result<Option<OrderSummary>> {
+    let mut rows: Vec<SummaryRow> = about(connection, ORDER_SUMMARY, order_id).await?;
+    let Some(row) = rows.pop() else {
+        return Ok(None);
+    };
+    let earned = earned(connection, order_id).await?;
+    row.summary(earned).map(Some)
 }
 
 const CREATED: &str = "

@@ -203,7 +203,7 @@ fn reservation(row: &PgRow) -> Result<Reservation> {
     })
 }
 
-fn stock(row: &PgRow) -> Result<Stock> {
+pub(super) fn stock(row: &PgRow) -> Result<Stock> {
     let row = Reader::new(row, "stock", 1);
     Ok(Stock {
         sku_id: row.parse(0)?,

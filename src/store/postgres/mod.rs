@@ -24,6 +24,7 @@ mod repairs;
 mod retention;
 mod set;
 mod tx;
+mod views;
 
 pub use connect::{Database, Options};
 pub use error::from_sqlx;

@@ -326,7 +326,7 @@ fn order(row: &PgRow) -> Result<Order> {
     })
 }
 
-fn payment(row: &PgRow) -> Result<Payment> {
+pub(super) fn payment(row: &PgRow) -> Result<Payment> {
     let row = Reader::new(row, "payment", 2);
     Ok(Payment {
         provider: row.parse(0)?,
@@ -339,7 +339,7 @@ fn payment(row: &PgRow) -> Result<Payment> {
     })
 }
 
-fn refund(row: &PgRow) -> Result<Refund> {
+pub(super) fn refund(row: &PgRow) -> Result<Refund> {
     let row = Reader::new(row, "refund", 2);
     Ok(Refund {
         provider: row.parse(0)?,

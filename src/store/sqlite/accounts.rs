@@ -126,7 +126,7 @@ impl Accounts for SqliteTx {
     }
 }
 
-fn account(row: &SqliteRow) -> Result<Account> {
+pub(super) fn account(row: &SqliteRow) -> Result<Account> {
     let row = Reader::new(row, "account", 2);
     Ok(Account {
         id: account_id(&row)?,

@@ -35,22 +35,9 @@ impl History for SqliteStore {
     }
 
     async fn order_summary(&self, order_id: &str) -> Result<Option<OrderSummary>> {
-        const ORDER_SUMMARY: &str = "
-            SELECT o.order_id, o.user_id, o.status, o.version, o.currency, o.total_minor,
-                o.paid_minor, o.refunded_minor, o.pay_deadline, r.status AS reservation
-            FROM orders AS o
-            LEFT JOIN reservation AS r ON r.order_id = o.order_id
-            WHERE o.order_id = ?1";
         // One transaction, so that all rows are of one state.
         let mut tx = self.readers().begin().await.map_err(from_sqlx)?;
-        let row: Option<SummaryRow> = sqlx::query_as(ORDER_SUMMARY)
-            .bind(order_id)
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(from_sqlx)?;
-        let Some(row) = row else { return Ok(None) };
-        let earned = earned(&mut tx, order_id).await?;
-        row.summary(earned).map(Some)
+        order_summary(&mut tx, order_id).await
     }
 
     async fn timeline(&self, order_id: &str) -> Result<Vec<Moment>> {
@@ -215,6 +202,26 @@ impl History for SqliteStore {
         });
         Ok(counts.collect())
     }
+}
+
+const ORDER_SUMMARY: &str = "
+    SELECT o.order_id, o.user_id, o.status, o.version, o.currency, o.total_minor,
+        o.paid_minor, o.refunded_minor, o.pay_deadline, r.status AS reservation
+    FROM orders AS o
+    LEFT JOIN reservation AS r ON r.order_id = o.order_id
+    WHERE o.order_id = ?1";
+pub(super) async fn order_summary(
+    connection: &mut SqliteConnection,
+    order_id: &str,
+) -> Result<Option<OrderSummary>> {
+    let row: Option<SummaryRow> = sqlx::query_as(ORDER_SUMMARY)
+        .bind(order_id)
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(from_sqlx)?;
+    let Some(row) = row else { return Ok(None) };
+    let earned = earned(connection, order_id).await?;
+    row.summary(earned).map(Some)
 }
 
 const CREATED: &str = "

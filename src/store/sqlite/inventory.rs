@@ -174,7 +174,7 @@ fn reservation(row: &SqliteRow) -> Result<Reservation> {
     })
 }
 
-fn stock(row: &SqliteRow) -> Result<Stock> {
+pub(super) fn stock(row: &SqliteRow) -> Result<Stock> {
     let row = Reader::new(row, "stock", 1);
     Ok(Stock {
         sku_id: row.parse(0)?,

@@ -297,7 +297,7 @@ fn order(row: &SqliteRow) -> Result<Order> {
     })
 }
 
-fn payment(row: &SqliteRow) -> Result<Payment> {
+pub(super) fn payment(row: &SqliteRow) -> Result<Payment> {
     let row = Reader::new(row, "payment", 2);
     Ok(Payment {
         provider: row.parse(0)?,
@@ -310,7 +310,7 @@ fn payment(row: &SqliteRow) -> Result<Payment> {
     })
 }
 
-fn refund(row: &SqliteRow) -> Result<Refund> {
+pub(super) fn refund(row: &SqliteRow) -> Result<Refund> {
     let row = Reader::new(row, "refund", 2);
     Ok(Refund {
         provider: row.parse(0)?,

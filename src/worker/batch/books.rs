@@ -1,6 +1,5 @@
 //! What the outcomes of an attempt mean for claims, parked events and dead letters.
 
-use super::report::detail;
 use super::unit::{Unit, Unreadable, dead_reason};
 use super::work::{Fresh, Work};
 use crate::domain::{DeadReason, Key, Layer, Outcome, Timestamp, Token};
@@ -22,6 +21,10 @@ pub(super) struct Books<'b, E> {
     pub(super) parked: Vec<NewParked<'b>>,
     pub(super) unparked: Vec<&'b Key>,
     pub(super) dead: Vec<Dead<'b, E>>,
+    /// The answers to what clients asked.
+    pub(super) answers: Vec<Conclusion<'b>>,
+    /// What clients asked and have to ask again.
+    pub(super) unanswered: Vec<&'b Key>,
 }
 
 pub(super) struct Dead<'b, E> {
@@ -39,6 +42,8 @@ impl<'b, E> Books<'b, E> {
             parked: Vec::new(),
             unparked: Vec::new(),
             dead: Vec::new(),
+            answers: Vec::new(),
+            unanswered: Vec::new(),
         };
         for unit in work.units {
             if let Err(Unreadable { malformed, .. }) = &unit.content {
@@ -65,7 +70,31 @@ impl<'b, E> Books<'b, E> {
                 books.close(fresh, outcome, effects, deadline);
             }
         }
+        for (member, outcome) in work.flat.iter().zip(&work.outcomes) {
+            if let (Some(request), Some(outcome)) = (&member.unit.request, outcome) {
+                books.answer(&request.key, outcome);
+            }
+        }
         books
+    }
+
+    /// Keeps the answer to a request with its claim, which says `applied` whatever the answer is.
+    fn answer(&mut self, key: &'b Key, outcome: &Outcome) {
+        match outcome {
+            Outcome::Applied | Outcome::Duplicate(Layer::Request) => {}
+            Outcome::Retried { .. } => self.unanswered.push(key),
+            Outcome::Duplicate(_)
+            | Outcome::Conflict
+            | Outcome::Parked(_)
+            | Outcome::Stale
+            | Outcome::Rejected(_)
+            | Outcome::Dead(_) => self.answers.push(Conclusion {
+                key,
+                from: "applied",
+                to: "applied",
+                detail: Some(outcome.recorded().into()),
+            }),
+        }
     }
 
     fn close(
@@ -110,7 +139,7 @@ impl<'b, E> Books<'b, E> {
                 key,
                 from: fresh.prior.outcome(),
                 to: outcome.name(),
-                detail: detail(outcome),
+                detail: outcome.detail(),
             });
         }
         if let Outcome::Parked(awaits) = outcome

@@ -2,7 +2,6 @@
 
 use super::{ItemOutcome, Settled};
 use crate::domain::{Outcome, RoleName};
-use std::borrow::Cow;
 
 /// Logs and counts each outcome, once per event of a delivery.
 pub(super) fn report(role: &RoleName, settled: &[Settled]) {
@@ -18,7 +17,7 @@ pub(super) fn report(role: &RoleName, settled: &[Settled]) {
             .increment(1);
             let key = key.as_ref().map(|(key, _)| key.as_str());
             let message_id = delivery.message_id.as_deref();
-            let detail = detail(outcome);
+            let detail = outcome.detail();
             let detail = detail.as_deref();
             let layer = outcome.layer().map(<&str>::from);
             match outcome {
@@ -35,16 +34,5 @@ pub(super) fn report(role: &RoleName, settled: &[Settled]) {
                 }
             }
         }
-    }
-}
-
-/// What belongs to an outcome beside its name.
-pub(super) fn detail(outcome: &Outcome) -> Option<Cow<'static, str>> {
-    match outcome {
-        Outcome::Rejected(rejection) => Some(Cow::Borrowed(rejection.into())),
-        Outcome::Duplicate(layer) => Some(Cow::Borrowed(layer.into())),
-        Outcome::Parked(token) => Some(Cow::Owned(token.as_str().to_owned())),
-        Outcome::Dead(reason) => Some(Cow::Borrowed(reason.into())),
-        Outcome::Applied | Outcome::Conflict | Outcome::Stale | Outcome::Retried { .. } => None,
     }
 }

@@ -9,6 +9,17 @@ use crate::message::Malformed;
 pub(super) struct Unit<'d, E> {
     pub(super) delivery: &'d Delivery,
     pub(super) content: Result<Content<Item<E>>, Unreadable>,
+    /// What a client asked, if it asked; then there is one event.
+    pub(super) request: Option<Request>,
+}
+
+/// A request that its client may repeat until it has the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Which of the client's requests it is. Its claim belongs to the role `api`.
+    pub key: Key,
+    /// Of all that the request says.
+    pub fingerprint: Fingerprint,
 }
 
 /// A message that its role cannot read.

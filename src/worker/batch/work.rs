@@ -3,6 +3,7 @@
 use super::unit::{Item, Unit, dead_reason};
 use crate::domain::{Key, Layer, Outcome};
 use crate::store::{Claimed, Prior};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What one attempt works on. Copies are brought together by key; whatever is decided of an event
 /// stands in `outcomes`, in the order of `flat`.
@@ -59,6 +60,28 @@ impl<'w, E> Work<'w, E> {
             fresh: Vec::with_capacity(flat.len()),
             outcomes: vec![None; flat.len()],
             flat,
+        }
+    }
+
+    /// What was asked for, by member, in the order of the requests' keys.
+    pub(super) fn requests(&self) -> BTreeMap<&'w Key, Vec<usize>> {
+        let mut requests: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (member, Member { unit, .. }) in self.flat.iter().enumerate() {
+            if let Some(request) = &unit.request {
+                requests.entry(&request.key).or_default().push(member);
+            }
+        }
+        requests
+    }
+
+    /// Takes out what was asked for before: the answer stands with the request.
+    pub(super) fn repeat(&mut self, repeated: &BTreeSet<usize>) {
+        for group in &mut self.groups {
+            group.members.retain(|member| !repeated.contains(member));
+        }
+        self.groups.retain(|group| !group.members.is_empty());
+        for &member in repeated {
+            self.outcomes[member] = Some(Outcome::Duplicate(Layer::Request));
         }
     }
 

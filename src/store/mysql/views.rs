@@ -1,0 +1,138 @@
+//! What clients read. Nothing here writes or locks.
+
+use super::accounts::account;
+use super::history::order_summary;
+use super::inventory::stock;
+use super::orders::{payment, refund};
+use super::pool::Pooled;
+use super::set::{Reader, keys};
+use super::{MySqlStore, from_sqlx};
+use crate::domain::account::Account;
+use crate::domain::event::OrderLine;
+use crate::domain::inventory::Stock;
+use crate::domain::order::Step;
+use crate::domain::{Fingerprint, Key, OrderId, RoleName, SkuId, Timestamp, UserId};
+use crate::store::{OrderView, PastStep, Recorded, Result, Views};
+use async_trait::async_trait;
+use sqlx::mysql::MySqlRow;
+
+#[async_trait]
+impl Views for MySqlStore {
+    async fn order_view(&self, order_id: &OrderId) -> Result<Option<OrderView>> {
+        const LINES: &str = "
+            SELECT line_no, sku_id, qty, unit_price_minor, amount_minor, charge
+            FROM order_line
+            WHERE order_id = ?
+            ORDER BY line_no";
+        const PAYMENTS: &str = "
+            SELECT provider, trade_no, order_id, status, trade_status, amount_minor, currency
+            FROM payment
+            WHERE order_id = ?
+            ORDER BY provider, trade_no";
+        const REFUNDS: &str = "
+            SELECT provider, refund_no, order_id, trade_no, status, amount_minor, currency
+            FROM refund
+            WHERE order_id = ?
+            ORDER BY provider, refund_no";
+        const HISTORY: &str = "
+            SELECT version, from_status, to_status, `key`, at
+            FROM order_transition
+            WHERE order_id = ?
+            ORDER BY version";
+        let mut tx = self.database.snapshot().await?;
+        let Some(summary) = order_summary(&mut tx, order_id.as_str()).await? else {
+            tx.end("COMMIT").await?;
+            return Ok(None);
+        };
+        let view = OrderView {
+            summary,
+            lines: of_order(&mut tx, LINES, order_id, line).await?,
+            payments: of_order(&mut tx, PAYMENTS, order_id, payment).await?,
+            refunds: of_order(&mut tx, REFUNDS, order_id, refund).await?,
+            history: of_order(&mut tx, HISTORY, order_id, step).await?,
+        };
+        tx.end("COMMIT").await?;
+        Ok(Some(view))
+    }
+
+    async fn stock_of(&self, sku_id: &SkuId) -> Result<Option<Stock>> {
+        const STOCK: &str = "SELECT sku_id, available, version FROM stock WHERE sku_id = ?";
+        let select = sqlx::query(STOCK).bind(sku_id.as_str());
+        let rows = self.database.fetch(select).await?;
+        rows.first().map(stock).transpose()
+    }
+
+    async fn accounts_of(&self, user_id: &UserId) -> Result<Vec<Account>> {
+        const ACCOUNTS: &str = "
+            SELECT user_id, kind, balance, version
+            FROM account
+            WHERE user_id = ?
+            ORDER BY kind";
+        let select = sqlx::query(ACCOUNTS).bind(user_id.as_str());
+        let rows = self.database.fetch(select).await?;
+        rows.iter().map(account).collect()
+    }
+
+    async fn answers(&self, requests: &[&Key]) -> Result<Vec<Recorded>> {
+        const ANSWERS: &str = "
+            SELECT claim.`key`, claim.fingerprint, claim.detail
+            FROM JSON_TABLE(?, '$[*]' COLUMNS (`key` VARBINARY(191) PATH '$')) AS asked
+            STRAIGHT_JOIN idempotent_record AS claim FORCE INDEX (PRIMARY)
+                ON claim.role = ? AND claim.`key` = asked.`key`";
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let set = keys(requests.iter().map(|key| key.as_str()))?;
+        let select = sqlx::query(ANSWERS).bind(set).bind(RoleName::API.as_str());
+        let rows = self.database.fetch(select).await?;
+        rows.iter().map(recorded).collect()
+    }
+}
+
+async fn of_order<T>(
+    connection: &mut Pooled,
+    statement: &'static str,
+    order_id: &OrderId,
+    read: fn(&MySqlRow) -> Result<T>,
+) -> Result<Vec<T>> {
+    let select = sqlx::query(statement).bind(order_id.as_str());
+    let rows = connection.fetch(select).await.map_err(from_sqlx)?;
+    rows.iter().map(read).collect()
+}
+
+fn line(row: &MySqlRow) -> Result<OrderLine> {
+    let row = Reader::new(row, "order_line", 1);
+    Ok(OrderLine {
+        sku_id: row.parse(1)?,
+        qty: row.get(2)?,
+        unit_price_minor: row.get(3)?,
+        amount_minor: row.get(4)?,
+        charge: row.get::<i8>(5)? != 0,
+    })
+}
+
+fn step(row: &MySqlRow) -> Result<PastStep> {
+    let row = Reader::new(row, "order_transition", 1);
+    Ok(PastStep {
+        step: Step {
+            from: row.parse_optional(1)?,
+            to: row.parse(2)?,
+            version: row.get(0)?,
+        },
+        key: Key::stored(row.text(3)?),
+        at: Timestamp(row.get(4)?),
+    })
+}
+
+fn recorded(row: &MySqlRow) -> Result<Recorded> {
+    let row = Reader::new(row, "idempotent_record", 1);
+    let fingerprint: &[u8] = row.get(1)?;
+    Ok(Recorded {
+        key: Key::stored(row.text(0)?),
+        fingerprint: Fingerprint::from_bytes(fingerprint).ok_or_else(|| {
+            let bytes = fingerprint.len();
+            row.corrupt(&format!("the fingerprint has {bytes} bytes, not 32"))
+        })?,
+        detail: row.optional_text(2)?.map(str::to_owned),
+    })
+}
