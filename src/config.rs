@@ -277,6 +277,24 @@ sections! {
         interval: Duration = "interval_seconds", "1", Kind::Seconds(MILLISECOND..=DAY);
     }
 
+    /// The HTTP API. TLS is the business of a proxy in front of it.
+    http: Http {
+        /// Address and port at which `serve` answers /v1, such as 127.0.0.1:8000; empty: nowhere.
+        listen: String = "listen", "", Kind::Listen;
+        /// A file with what callers' keys are known by; `orderonce keys new NAME` makes an entry for it.
+        keys_file: String = "keys_file", "", Kind::Text;
+        /// Longest body of a request, in bytes.
+        body_max: usize = "body_max_bytes", "262144", Kind::Integer(1_024..=16_777_216);
+        /// How long an answer may take; a request that takes longer goes on, and has its answer when it is asked again.
+        timeout: Duration = "timeout_seconds", "10", Kind::Seconds(MILLISECOND..=MINUTE);
+        /// Requests of one caller in a second, on average, unless its entry says otherwise.
+        rate: u32 = "rate_per_second", "100", Kind::Integer(1..=1_000_000);
+        /// Requests of one caller at once, unless its entry says otherwise.
+        burst: u32 = "rate_burst", "200", Kind::Integer(1..=1_000_000);
+        /// Requests that may wait for the database, at most.
+        room: usize = "waiting", "1024", Kind::Integer(1..=1_000_000);
+    }
+
     /// The log, written to standard error.
     log: Log {
         /// `pretty` for people, or `json` for machines: one object per line.

@@ -176,8 +176,9 @@ pub struct Demo {
 /// `serve`
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// A role to run: order, payment, inventory or account; or relay or janitor, which then are all
-    /// that runs beside the roles that are named; may be given several times [default: everything]
+    /// A role to run: order, payment, inventory, account or api; or relay or janitor, which then are
+    /// all that runs beside the roles that are named; may be given several times [default: everything,
+    /// the api if http.listen is set]
     #[arg(long, value_name = "ROLE", value_parser = served)]
     pub role: Vec<Served>,
     /// Do not run the relay, which publishes the outbox
@@ -193,6 +194,8 @@ pub struct Serve {
 pub enum Served {
     /// A role.
     Role(RoleName),
+    /// The HTTP API.
+    Api,
     /// The relay.
     Relay,
     /// The janitor.
@@ -445,13 +448,14 @@ fn probability(text: &str) -> Result<f64, String> {
 fn served(text: &str) -> Result<Served, String> {
     let mut roles = RoleName::BUILT_IN.into_iter();
     match text {
+        "api" => Ok(Served::Api),
         "relay" => Ok(Served::Relay),
         "janitor" => Ok(Served::Janitor),
         _ => roles
             .find(|role| role.as_str() == text)
             .map(Served::Role)
             .ok_or_else(|| {
-                "expected order, payment, inventory, account, relay or janitor".to_owned()
+                "expected order, payment, inventory, account, api, relay or janitor".to_owned()
             }),
     }
 }

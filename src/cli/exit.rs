@@ -3,7 +3,7 @@
 use crate::ops::{
     bench, dead, demo, deployment, explain, health, import, online_retail, repair, send, serve,
 };
-use crate::{broker, config, store, telemetry, worker};
+use crate::{broker, config, http, store, telemetry, worker};
 use std::error::Error;
 
 /// Something is wrong with the data.
@@ -47,6 +47,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<u8> {
         .or_else(|| of(cause, of_deployment))
         .or_else(|| of(cause, of_health))
         .or_else(|| of(cause, of_serve))
+        .or_else(|| of(cause, |_: &http::Error| USAGE))
         .or_else(|| of(cause, of_send))
         .or_else(|| of(cause, of_import))
         .or_else(|| of(cause, of_online_retail))

@@ -9,6 +9,7 @@ use super::output::{print, progress};
 use crate::broker::Topology;
 use crate::config::{self, Config, Entry, Flag, Loaded, Origin};
 use crate::domain::RoleName;
+use crate::http::Server;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::ops::table::Table;
@@ -18,6 +19,7 @@ use crate::ops::{
 };
 use crate::store::DeadFilter;
 use crate::telemetry;
+use crate::worker::supervisor::Door;
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
@@ -277,6 +279,8 @@ async fn run_bench_layers(args: BenchLayers, loaded: Loaded, format: Format) -> 
 
 async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
     let mut plan = deployment.plan(RoleName::BUILT_IN.to_vec(), true);
+    let has_address = !deployment.config.http.listen.is_empty();
+    let api = args.role.contains(&Served::Api) || args.role.is_empty() && has_address;
     if !args.role.is_empty() {
         let names = |served: &Served| *served != Served::Relay && *served != Served::Janitor;
         let only_roles = args.role.iter().all(names);
@@ -293,8 +297,12 @@ async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
         .map_err(|error| Usage(error.to_string()))?;
     let stop = CancellationToken::new();
     stop_on_signal(stop.clone());
+    let mut doors: Vec<Box<dyn Door>> = Vec::new();
+    if api {
+        doors.push(Box::new(Server::bind(deployment, &plan).await?));
+    }
     let broker = deployment.broker(Topology::default()).await?;
-    serve::serve(deployment, broker, plan, stop).await?;
+    serve::serve(deployment, broker, plan, doors, stop).await?;
     Ok(0)
 }
 

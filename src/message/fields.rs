@@ -1,7 +1,7 @@
 //! Reads the fields of a JSON object one by one, so that each thing that can be wrong has its own
 //! reason. Values stay slices of the message until they are asked for.
 
-use super::Malformed;
+use super::{Limits, Malformed, text_within};
 use crate::domain::{Currency, IdError};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -20,7 +20,7 @@ pub(super) enum Path {
 impl Path {
     fn field(&self, name: &str) -> String {
         match self {
-            Self::Root("message") => name.to_owned(),
+            Self::Root("message" | "body") => name.to_owned(),
             Self::Root(root) => format!("{root}.{name}"),
             Self::Item(list, index) => format!("{list}[{index}].{name}"),
         }
@@ -45,6 +45,34 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// The fields of an object that has no envelope, such as the body of a request.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the first thing that is wrong with it.
+    pub fn of_body(bytes: &'a [u8], limits: &Limits) -> Result<Self, Malformed> {
+        Self::parse(text_within(bytes, limits)?, Path::Root("body"))
+    }
+
+    /// The same with one field more, which must not be there.
+    ///
+    /// # Errors
+    /// [`Malformed::Invalid`] if it is.
+    pub fn with(mut self, name: &'static str, value: &'a RawValue) -> Result<Self, Malformed> {
+        if let Some(given) = self.optional(name) {
+            let problem = format!("is given by the address, which says {value}");
+            return Err(self.invalid(name, given.get(), &problem));
+        }
+        self.entries.retain(|(entry, _)| entry != name);
+        self.entries.push((name.into(), value));
+        Ok(self)
+    }
+
+    /// Whether a field is there, and not null.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.optional(name).is_some()
+    }
+
     pub(super) fn parse(json: &'a str, path: Path) -> Result<Self, Malformed> {
         if !json.trim_start().starts_with('{') {
             // Tell what is not JSON at all from what is no object.

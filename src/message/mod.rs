@@ -65,23 +65,7 @@ impl<'a> Envelope<'a> {
     /// # Errors
     /// [`Malformed`]: the first thing that is wrong with it.
     pub fn parse(bytes: &'a [u8], limits: &Limits) -> Result<Self, Malformed> {
-        if bytes.len() > limits.max_bytes {
-            return Err(Malformed::TooLarge {
-                bytes: bytes.len(),
-                max: limits.max_bytes,
-            });
-        }
-        if let [0xEF, 0xBB, 0xBF, ..] | [0xFE, 0xFF, ..] | [0xFF, 0xFE, ..] = bytes {
-            return Err(Malformed::ByteOrderMark);
-        }
-        let text = std::str::from_utf8(bytes).map_err(|error| Malformed::NotUtf8 {
-            at: error.valid_up_to(),
-        })?;
-        if depth(bytes) > limits.max_depth {
-            return Err(Malformed::TooDeep {
-                max: limits.max_depth,
-            });
-        }
+        let text = text_within(bytes, limits)?;
         let fields = Fields::parse(text, Path::Root("message"))?;
         let version = fields.text("specversion")?;
         if version != "1.0" {
@@ -116,6 +100,28 @@ impl<'a> Envelope<'a> {
             Ok(vec![self.data.clone()])
         }
     }
+}
+
+/// Bytes as text, if they are within the limits.
+fn text_within<'a>(bytes: &'a [u8], limits: &Limits) -> Result<&'a str, Malformed> {
+    if bytes.len() > limits.max_bytes {
+        return Err(Malformed::TooLarge {
+            bytes: bytes.len(),
+            max: limits.max_bytes,
+        });
+    }
+    if let [0xEF, 0xBB, 0xBF, ..] | [0xFE, 0xFF, ..] | [0xFF, 0xFE, ..] = bytes {
+        return Err(Malformed::ByteOrderMark);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| Malformed::NotUtf8 {
+        at: error.valid_up_to(),
+    })?;
+    if depth(bytes) > limits.max_depth {
+        return Err(Malformed::TooDeep {
+            max: limits.max_depth,
+        });
+    }
+    Ok(text)
 }
 
 /// How deep objects and arrays are nested, counted without building anything.

@@ -5,7 +5,7 @@ use super::gates::{self, Gates};
 use super::health::{self, Monitor};
 use crate::broker::Broker;
 use crate::worker;
-use crate::worker::supervisor::{self, Plan};
+use crate::worker::supervisor::{self, Door, Plan};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
 }
 
-/// Runs `plan` until `stop` is cancelled, then drains.
+/// Runs `plan` and `doors` until `stop` is cancelled, then drains.
 ///
 /// # Errors
 /// [`Error`].
@@ -31,6 +31,7 @@ pub async fn serve(
     deployment: &Deployment,
     broker: Arc<dyn Broker>,
     mut plan: Plan,
+    doors: Vec<Box<dyn Door>>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
     let config = &deployment.config.health;
@@ -58,9 +59,11 @@ pub async fn serve(
         roles = roles.join(","),
         relay = plan.relay,
         janitor = plan.janitor,
+        api = !doors.is_empty(),
         "started"
     );
-    let served = supervisor::run(plan, Arc::clone(&deployment.store), broker, stop).await;
+    let store = Arc::clone(&deployment.store);
+    let served = supervisor::run_with(plan, store, broker, doors, stop).await;
     deployment.store.close().await;
     gates.close();
     stopped.cancel();

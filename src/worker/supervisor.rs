@@ -15,6 +15,7 @@ use crate::domain::RoleName;
 use crate::domain::account::PointsRule;
 use crate::gate::Gate;
 use crate::store::Store;
+use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -62,6 +63,27 @@ pub struct Plan {
     pub points: Points,
 }
 
+/// Something beside the queues by which work comes in.
+#[async_trait]
+pub trait Door: Send {
+    /// Works until it is told to stop, and then finishes what it has begun.
+    ///
+    /// # Errors
+    /// [`Error`] if it ended by something that time does not heal.
+    async fn run(self: Box<Self>, doorway: Doorway) -> Result<()>;
+}
+
+/// What a door has to do with the rest.
+#[derive(Debug, Clone)]
+pub struct Doorway {
+    /// Cancelled when nothing more is to come in.
+    pub stop: CancellationToken,
+    /// Cancelled when the deadline after a stop has passed.
+    pub give_up: CancellationToken,
+    /// To be told after each commit, so that the relay need not poll.
+    pub written: Arc<Notify>,
+}
+
 /// Prefetched deliveries, in batches: one at work, one waiting.
 const PREFETCH_BATCHES: usize = 2;
 
@@ -77,6 +99,20 @@ pub async fn run(
     plan: Plan,
     store: Arc<dyn Store>,
     broker: Arc<dyn Broker>,
+    stop: CancellationToken,
+) -> Result<()> {
+    run_with(plan, store, broker, Vec::new(), stop).await
+}
+
+/// As [`run`], with doors.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_with(
+    plan: Plan,
+    store: Arc<dyn Store>,
+    broker: Arc<dyn Broker>,
+    doors: Vec<Box<dyn Door>>,
     stop: CancellationToken,
 ) -> Result<()> {
     let shared = Shared {
@@ -99,6 +135,14 @@ pub async fn run(
         for number in 0..shared.plan.workers.max(1) {
             shared.clone().spawn_role(role, number, &mut roles);
         }
+    }
+    for door in doors {
+        let doorway = Doorway {
+            stop: shared.stop.clone(),
+            give_up: shared.give_up.clone(),
+            written: Arc::clone(&shared.written),
+        };
+        roles.spawn(async move { door.run(doorway).await });
     }
     if shared.plan.janitor {
         roles.spawn(shared.clone().run_janitor());
