@@ -1,6 +1,7 @@
 //! Everything about commands and flags in one place.
 
 use crate::domain::{DeadReason, RoleName};
+use crate::http::auth::Right;
 use crate::store::DeadStatus;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -148,6 +149,9 @@ pub enum Command {
     /// Look at how long claims are kept
     #[command(subcommand)]
     Retention(RetentionCommand),
+    /// Make keys for callers of the HTTP API
+    #[command(subcommand)]
+    Keys(KeysCommand),
 }
 
 /// `demo`
@@ -412,6 +416,24 @@ pub struct DeadDiscard {
     pub reason: String,
 }
 
+/// `keys`
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a key for a caller of the HTTP API, and its entry for http.keys_file
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce keys new shop --right orders.read --right orders.write >> keys.toml\n\
+                  \n\
+                  The key goes to standard error, once: nobody can read it from the entry. An entry with the\n\
+                  name of another is a second key of the same caller, so that the first can be replaced.")]
+    New {
+        /// The caller's name: 1 to 64 ASCII letters, digits, underscores, hyphens or dots
+        name: String,
+        /// What it may do; may be given several times
+        #[arg(long = "right", value_name = "RIGHT", required = true, value_parser = right)]
+        rights: Vec<Right>,
+    },
+}
+
 /// `parked`
 #[derive(Debug, Subcommand)]
 pub enum ParkedCommand {
@@ -443,6 +465,11 @@ fn probability(text: &str) -> Result<f64, String> {
         Ok(p) if (0.0..=1.0).contains(&p) => Ok(p),
         _ => Err("expected a number from 0 to 1".to_owned()),
     }
+}
+
+fn right(text: &str) -> Result<Right, String> {
+    let expected = |_| format!("expected {}", Right::VARIANTS.join(", "));
+    text.parse().map_err(expected)
 }
 
 fn served(text: &str) -> Result<Served, String> {

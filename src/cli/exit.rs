@@ -48,6 +48,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<u8> {
         .or_else(|| of(cause, of_health))
         .or_else(|| of(cause, of_serve))
         .or_else(|| of(cause, |_: &http::Error| USAGE))
+        .or_else(|| of(cause, |_: &http::auth::Error| USAGE))
         .or_else(|| of(cause, of_send))
         .or_else(|| of(cause, of_import))
         .or_else(|| of(cause, of_online_retail))

@@ -114,7 +114,8 @@ impl Progress for Lines {
     }
 }
 
-fn tell(line: &str) {
+/// Says something beside the report, on standard error.
+pub(super) fn tell(line: &str) {
     // Nobody reads standard error: nothing to tell.
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -2,14 +2,16 @@
 
 use super::args::{
     BenchCommand, BenchLayers, Cli, Command, ConfigCommand, DeadCommand, DeadReplay, Demo, Explain,
-    Format, Import, ImportFormat, ParkedCommand, Reconcile, RetentionCommand, Send, Serve, Served,
+    Format, Import, ImportFormat, KeysCommand, ParkedCommand, Reconcile, RetentionCommand, Send,
+    Serve, Served,
 };
 use super::exit::{DATA, UNREACHABLE, Usage};
-use super::output::{print, progress};
+use super::output::{print, progress, tell};
 use crate::broker::Topology;
 use crate::config::{self, Config, Entry, Flag, Loaded, Origin};
 use crate::domain::RoleName;
 use crate::http::Server;
+use crate::http::auth::new_key;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::ops::table::Table;
@@ -60,6 +62,12 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             print(&Shown { entries }, format)?;
             Ok(0)
         }
+        Command::Keys(KeysCommand::New { name, rights }) => {
+            let (key, entry) = new_key(&name, &rights)?;
+            print(&Text(entry), Format::Text)?;
+            tell(&format!("the key of {name}, which is not kept: {key}"));
+            Ok(0)
+        }
         Command::Demo(args) => {
             let servers = demo_servers(cli.store, cli.broker)?;
             run_demo(args, servers, format).await
@@ -90,7 +98,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
 
 async fn with_config(command: Command, config: &Config, format: Format) -> anyhow::Result<u8> {
     match command {
-        Command::Demo(_) | Command::Bench(_) | Command::Config(_) => Ok(0),
+        Command::Demo(_) | Command::Bench(_) | Command::Config(_) | Command::Keys(_) => Ok(0),
         Command::Migrate => {
             let (deployment, migrated) = Deployment::migrate(config, Topology::default()).await?;
             deployment.store.close().await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use utoipa::ToSchema;
 
 /// The media type of a problem.
-pub const CONTENT_TYPE: &str = "application/problem+json";
+const CONTENT_TYPE: &str = "application/problem+json";
 
 /// Why a request is not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

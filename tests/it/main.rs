@@ -21,6 +21,8 @@ mod faults;
 #[cfg(test)]
 mod handler;
 #[cfg(test)]
+mod http;
+#[cfg(test)]
 mod janitor;
 #[cfg(test)]
 mod parking;

@@ -156,7 +156,7 @@ impl Site {
         self.command(args).output().unwrap()
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orderonce"));
         command
             .arg("--config")

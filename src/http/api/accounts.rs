@@ -1,7 +1,7 @@
 //! `/v1/accounts`.
 
 use super::asking::{By, Id};
-use super::schema::{Account, Accounts};
+use super::schema::{Account, Accounts, OfUser};
 use super::{Api, reading};
 use crate::domain::UserId;
 use crate::http::auth::Right;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A user who never earned anything has none.
 #[utoipa::path(
     get, path = "/v1/accounts/{user_id}", tag = "accounts", security(("key" = [])),
-    params(("user_id" = String, Path, min_length = 1, max_length = 512)),
+    params(OfUser),
     responses(
         (status = 200, body = Accounts),
         (status = "4XX", body = Problem, content_type = "application/problem+json", description = "The request is wrong"),

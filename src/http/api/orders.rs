@@ -1,7 +1,7 @@
 //! `/v1/orders`.
 
 use super::asking::{Asking, By, Id, Needs, number};
-use super::schema::{Answer, Cancellation, NewOrder, Order};
+use super::schema::{Answer, Cancellation, NewOrder, OfOrder, Once, Order};
 use super::{Api, reading};
 use crate::domain::event::{Event, OrderEvent};
 use crate::domain::{EventType, OrderId};
@@ -34,7 +34,7 @@ impl Needs for Fulfil {
 /// Idempotency-Key. What becomes of its stock and its payment is to be read from the order.
 #[utoipa::path(
     post, path = "/v1/orders", tag = "orders", security(("key" = [])),
-    params(("Idempotency-Key" = String, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+    params(Once),
     request_body = NewOrder,
     responses(
         (status = 201, body = Answer, description = "It was created"),
@@ -71,7 +71,7 @@ pub(super) async fn create(
 /// Read an order with its history
 #[utoipa::path(
     get, path = "/v1/orders/{order_id}", tag = "orders", security(("key" = [])),
-    params(("order_id" = String, Path, min_length = 1, max_length = 512)),
+    params(OfOrder),
     responses(
         (status = 200, body = Order),
         (status = "4XX", body = Problem, content_type = "application/problem+json", description = "There is none"),
@@ -102,8 +102,8 @@ pub(super) async fn read(
 #[utoipa::path(
     post, path = "/v1/orders/{order_id}/cancel", tag = "orders", security(("key" = [])),
     params(
-        ("order_id" = String, Path, min_length = 1, max_length = 512),
-        ("Idempotency-Key" = String, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$"),
+        OfOrder,
+        Once,
     ),
     request_body(content = Cancellation),
     responses(
@@ -126,8 +126,8 @@ pub(super) async fn cancel(
 #[utoipa::path(
     post, path = "/v1/orders/{order_id}/ship", tag = "orders", security(("key" = [])),
     params(
-        ("order_id" = String, Path, min_length = 1, max_length = 512),
-        ("Idempotency-Key" = String, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$"),
+        OfOrder,
+        Once,
     ),
     responses(
         (status = 200, body = Answer, description = "It is shipped"),
@@ -149,8 +149,8 @@ pub(super) async fn ship(
 #[utoipa::path(
     post, path = "/v1/orders/{order_id}/complete", tag = "orders", security(("key" = [])),
     params(
-        ("order_id" = String, Path, min_length = 1, max_length = 512),
-        ("Idempotency-Key" = String, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$"),
+        OfOrder,
+        Once,
     ),
     responses(
         (status = 200, body = Answer, description = "It is complete"),

@@ -6,19 +6,104 @@
 use crate::domain;
 use crate::store::{OrderView, PastStep};
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::{IntoParams, ToSchema};
+
+/// A text with something to be seen and without control characters.
+const ID: &str = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$";
+
+/// An identifier in an address: a text of at most 512 bytes.
+fn text_id() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(512))
+        .pattern(Some(ID))
+}
+
+/// An identifier in a body: such a text, or an integer, taken digit by digit.
+fn id() -> Schema {
+    let digits = ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(0));
+    OneOfBuilder::new().item(text_id()).item(digits).into()
+}
+
+/// The same, or nothing.
+fn optional_id() -> Schema {
+    let nothing = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new().item(id()).item(nothing).into()
+}
+
+/// Which order.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct OfOrder {
+    /// The order.
+    #[param(schema_with = text_id)]
+    order_id: String,
+}
+
+/// Which SKU.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct OfSku {
+    /// The stock keeping unit.
+    #[param(schema_with = text_id)]
+    sku_id: String,
+}
+
+/// Whose.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct OfUser {
+    /// The customer.
+    #[param(schema_with = text_id)]
+    user_id: String,
+}
+
+/// What makes a request one that may be made again.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(super) struct Once {
+    /// New for each thing to be done, the same for each try at it.
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$"
+    )]
+    idempotency_key: String,
+}
+
+/// What the caller has seen: one of the two.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(super) struct Seen {
+    /// The ETag that was read.
+    #[param(rename = "If-Match", pattern = "^\"[1-9][0-9]{0,17}\"$")]
+    if_match: Option<String>,
+    /// `*`: there never was any.
+    #[param(rename = "If-None-Match", pattern = "^\\*$")]
+    if_none_match: Option<String>,
+}
 
 /// A customer's order.
 #[derive(ToSchema)]
 pub(super) struct NewOrder {
     /// Your number of it; made from the Idempotency-Key if absent.
-    #[schema(min_length = 1, max_length = 512, pattern = "^[!-~]+$")]
+    #[schema(schema_with = optional_id)]
     order_id: Option<String>,
     /// Who ordered.
-    #[schema(min_length = 1, max_length = 512, pattern = "^[!-~]+$")]
+    #[schema(schema_with = id)]
     user_id: String,
     /// Of all amounts, ISO 4217.
-    #[schema(examples("GBP", "CNY", "JPY"), min_length = 3, max_length = 3)]
+    #[schema(
+        examples("GBP", "CNY", "JPY"),
+        min_length = 3,
+        max_length = 3,
+        pattern = "^[A-Z]{3}$"
+    )]
     currency: String,
     /// What is to be paid, in minor units: the sum of the lines' amounts.
     #[schema(minimum = 0, maximum = 1_000_000_000_000_000_i64)]
@@ -35,7 +120,7 @@ pub(super) struct NewOrder {
 #[derive(ToSchema)]
 pub(super) struct NewLine {
     /// What was ordered; for a charge, its code.
-    #[schema(min_length = 1, max_length = 512, pattern = "^[!-~]+$")]
+    #[schema(schema_with = id)]
     sku_id: String,
     /// Units.
     #[schema(minimum = 1, maximum = 1_000_000_000_000_i64)]

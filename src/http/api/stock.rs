@@ -1,7 +1,7 @@
 //! `/v1/stock`.
 
 use super::asking::{Body, By, Id};
-use super::schema::{NewStock, Stock};
+use super::schema::{NewStock, OfSku, Seen, Stock};
 use super::{Api, reading};
 use crate::domain::event::{Adjustment, Event, InventoryEvent, MAX_QTY, StockAdjust};
 use crate::domain::{AdjustmentId, Rejection, SkuId};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The ETag is its version.
 #[utoipa::path(
     get, path = "/v1/stock/{sku_id}", tag = "stock", security(("key" = [])),
-    params(("sku_id" = String, Path, min_length = 1, max_length = 512)),
+    params(OfSku),
     responses(
         (status = 200, body = Stock, headers(("ETag" = String))),
         (status = "4XX", body = Problem, content_type = "application/problem+json", description = "There never was any"),
@@ -51,9 +51,8 @@ pub(super) async fn read(
 #[utoipa::path(
     put, path = "/v1/stock/{sku_id}", tag = "stock", security(("key" = [])),
     params(
-        ("sku_id" = String, Path, min_length = 1, max_length = 512),
-        ("If-Match" = Option<String>, Header, pattern = "^\"[1-9][0-9]{0,17}\"$"),
-        ("If-None-Match" = Option<String>, Header, pattern = "^\\*$"),
+        OfSku,
+        Seen,
     ),
     request_body = NewStock,
     responses(
