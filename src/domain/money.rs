@@ -132,6 +132,11 @@ impl Currency {
         currency.find().map(|_| currency).ok_or(UnknownCurrency)
     }
 
+    /// All codes that are known.
+    pub fn codes() -> impl Iterator<Item = &'static str> {
+        EXPONENTS.iter().flat_map(|(codes, _)| codes.split(' '))
+    }
+
     /// The three letters.
     #[must_use]
     pub fn as_str(&self) -> &str {

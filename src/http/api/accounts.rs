@@ -14,7 +14,7 @@ use std::sync::Arc;
 ///
 /// A user who never earned anything has none.
 #[utoipa::path(
-    get, path = "/v1/accounts/{user_id}", tag = "accounts", security(("key" = [])),
+    get, path = "/v1/accounts/{user_id}", tag = "accounts", operation_id = "readAccounts", security(("key" = [])),
     params(OfUser),
     responses(
         (status = 200, body = Accounts),

@@ -19,7 +19,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use std::sync::Arc;
+use utoipa::openapi::path::ParameterIn;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -35,13 +37,31 @@ pub(super) struct Api {
 
 /// The routes, and their description at `/openapi.json`, which needs no key.
 pub(super) fn router(api: Arc<Api>) -> Router {
-    let (routes, description) = described().split_for_parts();
+    let (routes, mut description) = described().split_for_parts();
+    require_what_stands_in_addresses(&mut description);
     let routes = routes
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), known))
         .with_state(api);
     let description = Arc::new(description);
     let describe = get(async move || Json(Arc::clone(&description)));
     routes.route("/openapi.json", describe)
+}
+
+/// A parameter with a schema of its own is taken for one that may be left out.
+fn require_what_stands_in_addresses(description: &mut utoipa::openapi::OpenApi) {
+    let paths = description.paths.paths.values_mut();
+    let operations = paths.flat_map(|item| [&mut item.get, &mut item.put, &mut item.post]);
+    let parameters = operations
+        .flatten()
+        .filter_map(|operation| operation.parameters.as_mut())
+        .flatten();
+    for parameter in parameters {
+        if let RefOr::T(parameter) = parameter
+            && parameter.parameter_in == ParameterIn::Path
+        {
+            parameter.required = Required::True;
+        }
+    }
 }
 
 fn described() -> OpenApiRouter<Arc<Api>> {

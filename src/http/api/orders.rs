@@ -33,7 +33,7 @@ impl Needs for Fulfil {
 /// Answers once the order is committed. Without an order_id the order gets one that follows from the
 /// Idempotency-Key. What becomes of its stock and its payment is to be read from the order.
 #[utoipa::path(
-    post, path = "/v1/orders", tag = "orders", security(("key" = [])),
+    post, path = "/v1/orders", tag = "orders", operation_id = "createOrder", security(("key" = [])),
     params(Once),
     request_body = NewOrder,
     responses(
@@ -70,7 +70,7 @@ pub(super) async fn create(
 
 /// Read an order with its history
 #[utoipa::path(
-    get, path = "/v1/orders/{order_id}", tag = "orders", security(("key" = [])),
+    get, path = "/v1/orders/{order_id}", tag = "orders", operation_id = "readOrder", security(("key" = [])),
     params(OfOrder),
     responses(
         (status = 200, body = Order),
@@ -100,12 +100,12 @@ pub(super) async fn read(
 ///
 /// One that is paid is closed too, and its money is asked back. One that has left cannot be cancelled.
 #[utoipa::path(
-    post, path = "/v1/orders/{order_id}/cancel", tag = "orders", security(("key" = [])),
+    post, path = "/v1/orders/{order_id}/cancel", tag = "orders", operation_id = "cancelOrder", security(("key" = [])),
     params(
         OfOrder,
         Once,
     ),
-    request_body(content = Cancellation),
+    request_body(content = Option<Cancellation>),
     responses(
         (status = 200, body = Answer, description = "It is closed, or had ended before"),
         (status = 202, body = Answer, description = "There is no such order yet; it will be cancelled when it comes"),
@@ -124,7 +124,7 @@ pub(super) async fn cancel(
 
 /// Say that an order has left
 #[utoipa::path(
-    post, path = "/v1/orders/{order_id}/ship", tag = "orders", security(("key" = [])),
+    post, path = "/v1/orders/{order_id}/ship", tag = "orders", operation_id = "shipOrder", security(("key" = [])),
     params(
         OfOrder,
         Once,
@@ -147,7 +147,7 @@ pub(super) async fn ship(
 
 /// Say that an order has arrived and is kept
 #[utoipa::path(
-    post, path = "/v1/orders/{order_id}/complete", tag = "orders", security(("key" = [])),
+    post, path = "/v1/orders/{order_id}/complete", tag = "orders", operation_id = "completeOrder", security(("key" = [])),
     params(
         OfOrder,
         Once,

@@ -35,6 +35,21 @@ fn optional_id() -> Schema {
     OneOfBuilder::new().item(id()).item(nothing).into()
 }
 
+/// A code of ISO 4217.
+fn currency() -> Schema {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(domain::Currency::codes()))
+        .into()
+}
+
+/// Nothing but `*`.
+fn any() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(["*"]))
+}
+
 /// Which order.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
@@ -81,10 +96,10 @@ pub(super) struct Once {
 #[into_params(parameter_in = Header)]
 pub(super) struct Seen {
     /// The ETag that was read.
-    #[param(rename = "If-Match", pattern = "^\"[1-9][0-9]{0,17}\"$")]
+    #[param(rename = "If-Match", value_type = String, required = false, pattern = "^\"[1-9][0-9]{0,17}\"$")]
     if_match: Option<String>,
     /// `*`: there never was any.
-    #[param(rename = "If-None-Match", pattern = "^\\*$")]
+    #[param(rename = "If-None-Match", schema_with = any)]
     if_none_match: Option<String>,
 }
 
@@ -98,12 +113,7 @@ pub(super) struct NewOrder {
     #[schema(schema_with = id)]
     user_id: String,
     /// Of all amounts, ISO 4217.
-    #[schema(
-        examples("GBP", "CNY", "JPY"),
-        min_length = 3,
-        max_length = 3,
-        pattern = "^[A-Z]{3}$"
-    )]
+    #[schema(schema_with = currency)]
     currency: String,
     /// What is to be paid, in minor units: the sum of the lines' amounts.
     #[schema(minimum = 0, maximum = 1_000_000_000_000_000_i64)]

@@ -21,7 +21,7 @@ use std::sync::Arc;
 ///
 /// The ETag is its version.
 #[utoipa::path(
-    get, path = "/v1/stock/{sku_id}", tag = "stock", security(("key" = [])),
+    get, path = "/v1/stock/{sku_id}", tag = "stock", operation_id = "readStock", security(("key" = [])),
     params(OfSku),
     responses(
         (status = 200, body = Stock, headers(("ETag" = String))),
@@ -49,7 +49,7 @@ pub(super) async fn read(
 /// If-Match is the ETag that was read, so that no change in between is lost; If-None-Match: * for a SKU that
 /// never had any stock.
 #[utoipa::path(
-    put, path = "/v1/stock/{sku_id}", tag = "stock", security(("key" = [])),
+    put, path = "/v1/stock/{sku_id}", tag = "stock", operation_id = "setStock", security(("key" = [])),
     params(
         OfSku,
         Seen,

@@ -2,7 +2,7 @@
 
 use super::Shop;
 use super::client::{Client, fresh_key, order};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::process::Output;
 
 /// Every route that needs a key.
@@ -140,7 +140,15 @@ async fn a_request_has_the_number_that_its_caller_gave_or_one_of_its_own() {
         .send("GET", "/v1/accounts/U1", &[("x-request-id", "r-1")], "")
         .await;
     assert_eq!(given.headers["x-request-id"], "r-1");
-    serving.says("request_id=\"r-1\" caller=\"shop\" method=GET route=\"/v1/accounts/{user_id}\" status=200").await;
+    serving.says("\"request_id\":\"r-1\"").await;
+    let log = serving.log();
+    let told = log.lines().find(|line| line.contains("r-1")).unwrap();
+    let told: Value = serde_json::from_str(told).unwrap();
+    assert_eq!(
+        (&told["caller"], &told["status"]),
+        (&json!("shop"), &json!(200))
+    );
+    assert_eq!(told["route"], "/v1/accounts/{user_id}");
     let (one, two) = (
         client.get("/v1/accounts/U1").await,
         client.get("/v1/accounts/U1").await,

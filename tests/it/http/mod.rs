@@ -10,6 +10,7 @@ mod stock;
 use crate::site::{Serving, Site};
 use client::Client;
 use orderonce::http::auth::{Right, new_key};
+use serde_json::Value;
 use std::net::SocketAddr;
 use strum::IntoEnumIterator;
 use tempfile::TempDir;
@@ -86,10 +87,9 @@ impl Shop {
 
 /// Where a process answers, as its log says.
 fn address(log: &str) -> SocketAddr {
-    let line = log
+    let mut lines = log
         .lines()
-        .find(|line| line.contains("answering /v1"))
-        .unwrap();
-    let at = line.split("at=").nth(1).unwrap_or_else(|| panic!("{line}"));
-    at.split_whitespace().next().unwrap().parse().unwrap()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let line = lines.find(|line: &Value| line["message"] == "answering /v1");
+    line.unwrap()["at"].as_str().unwrap().parse().unwrap()
 }
