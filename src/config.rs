@@ -38,6 +38,7 @@ const LONGER_THAN: &[(&str, &str)] = &[
     ("broker.lease_seconds", "broker.poll_seconds"),
     ("relay.lease_seconds", "relay.poll_seconds"),
     ("parking.deadline_seconds", "order.pay_timeout_seconds"),
+    ("order.pay_timeout_seconds", "order.remind_before_seconds"),
 ];
 
 const VARIABLE_PREFIX: &str = "ORDERONCE__";
@@ -235,6 +236,8 @@ sections! {
     order: Order {
         /// How long an order may stay unpaid before it expires.
         pay_timeout: Duration = "pay_timeout_seconds", "1800", Kind::Seconds(MILLISECOND..=YEAR);
+        /// How long before an unpaid order expires `payment.query_requested` is published, so that somebody asks its provider; 0: never.
+        remind_before: Duration = "remind_before_seconds", "0", Kind::Seconds(Duration::ZERO..=YEAR);
     }
 
     /// What a completed order credits to its user's account.

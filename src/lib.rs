@@ -18,6 +18,7 @@
 //! let context = Context {
 //!     now: Timestamp::parse_rfc3339("2010-12-01T08:26:00Z").expect("a time"),
 //!     pay_timeout: Duration::from_secs(1800),
+//!     remind_before: None,
 //!     number_taken: false,
 //!     noted: false,
 //! };

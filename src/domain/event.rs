@@ -3,8 +3,9 @@
 //! Each type is consumed by exactly one role, or by none: then it is a notice to other systems.
 
 use super::{
-    AccountKind, AdjustmentId, Currency, Fingerprint, Key, Money, OrderId, Provider, RefundNo,
-    Rejection, ReturnId, RoleName, SkuId, SourceId, SourceType, Timestamp, TradeNo, UserId,
+    AccountKind, AdjustmentId, Currency, Fingerprint, Key, Money, OrderId, Provider, RefundId,
+    RefundNo, Rejection, ReturnId, RoleName, SkuId, SourceId, SourceType, Timestamp, TradeNo,
+    UserId,
 };
 use serde::Serialize;
 use strum::{Display, EnumIter, EnumString, IntoStaticStr};
@@ -49,6 +50,10 @@ pub enum EventType {
     OrderShip,
     #[strum(serialize = "order.complete")]
     OrderComplete,
+    #[strum(serialize = "order.refund")]
+    OrderRefund,
+    #[strum(serialize = "order.remind")]
+    OrderRemind,
     #[strum(serialize = "stock.deducted")]
     StockDeducted,
     #[strum(serialize = "stock.rejected")]
@@ -87,6 +92,8 @@ pub enum EventType {
     PaymentRejected,
     #[strum(serialize = "refund.requested")]
     RefundRequested,
+    #[strum(serialize = "payment.query_requested")]
+    PaymentQueryRequested,
     #[strum(serialize = "account.credited")]
     AccountCredited,
     #[strum(serialize = "account.debited")]
@@ -113,6 +120,8 @@ impl EventType {
             | Self::OrderExpire
             | Self::OrderShip
             | Self::OrderComplete
+            | Self::OrderRefund
+            | Self::OrderRemind
             | Self::StockDeducted
             | Self::StockRejected => Some(RoleName::ORDER),
             Self::PaymentSucceeded
@@ -131,6 +140,7 @@ impl EventType {
             | Self::OrderShipped
             | Self::PaymentRejected
             | Self::RefundRequested
+            | Self::PaymentQueryRequested
             | Self::AccountCredited
             | Self::AccountDebited
             | Self::AccountReversed
@@ -192,6 +202,10 @@ pub enum OrderEvent {
     Ship(OrderRef),
     /// `order.complete`: the goods have arrived and are kept.
     Complete(OrderRef),
+    /// `order.refund`: somebody wants money to be given back.
+    Refund(OrderRefund),
+    /// `order.remind`: the order is about to expire.
+    Remind(OrderRemind),
     /// `stock.deducted`: the goods are set aside.
     StockDeducted(OrderRef),
     /// `stock.rejected`: at least one line does not fit.
@@ -216,6 +230,8 @@ impl OrderEvent {
             Self::Expire(_) => EventType::OrderExpire,
             Self::Ship(_) => EventType::OrderShip,
             Self::Complete(_) => EventType::OrderComplete,
+            Self::Refund(_) => EventType::OrderRefund,
+            Self::Remind(_) => EventType::OrderRemind,
             Self::StockDeducted(_) => EventType::StockDeducted,
             Self::StockRejected(_) => EventType::StockRejected,
             Self::PaymentSucceeded(_) => EventType::PaymentSucceeded,
@@ -235,6 +251,8 @@ impl OrderEvent {
             Self::Ship(event) | Self::Complete(event) | Self::StockDeducted(event) => {
                 &event.order_id
             }
+            Self::Refund(event) => &event.order_id,
+            Self::Remind(event) => &event.order_id,
             Self::StockRejected(event) => &event.order_id,
             Self::PaymentSucceeded(event) => &event.order_id,
             Self::PaymentFailed(event) => &event.order_id,
@@ -251,12 +269,22 @@ impl OrderEvent {
             Self::Expire(OrderExpire {
                 order_id,
                 seen_due: Some(_),
+            })
+            | Self::Remind(OrderRemind {
+                order_id,
+                seen_due: Some(_),
             }) => key(&[order_id.as_str(), name, "clock"]),
+            Self::Refund(OrderRefund {
+                order_id,
+                refund_id,
+                ..
+            }) => key(&[order_id.as_str(), refund_id.as_str(), name]),
             Self::Create(_)
             | Self::Cancel(_)
             | Self::Expire(_)
             | Self::Ship(_)
             | Self::Complete(_)
+            | Self::Remind(_)
             | Self::StockDeducted(_)
             | Self::StockRejected(_) => key(&[self.order_id().as_str(), name]),
             Self::PaymentSucceeded(p) => key(&[
@@ -413,6 +441,8 @@ pub enum Notice {
     PaymentRejected(PaymentRejected),
     /// `refund.requested`: money is to be given back; the provider's side acts on it.
     RefundRequested(RefundRequested),
+    /// `payment.query_requested`: an order is about to expire; the provider may know of a payment.
+    PaymentQueryRequested(PaymentQueryRequested),
     /// `account.credited`.
     Credited(AccountMoved),
     /// `account.debited`.
@@ -432,6 +462,7 @@ impl Notice {
             Self::Shipped(_) => EventType::OrderShipped,
             Self::PaymentRejected(_) => EventType::PaymentRejected,
             Self::RefundRequested(_) => EventType::RefundRequested,
+            Self::PaymentQueryRequested(_) => EventType::PaymentQueryRequested,
             Self::Credited(_) => EventType::AccountCredited,
             Self::Debited(_) => EventType::AccountDebited,
             Self::Reversed(_) => EventType::AccountReversed,
@@ -445,6 +476,7 @@ impl Notice {
             Self::Shipped(event) => event.order_id.as_str(),
             Self::PaymentRejected(event) => event.order_id.as_str(),
             Self::RefundRequested(event) => event.order_id.as_str(),
+            Self::PaymentQueryRequested(event) => event.order_id.as_str(),
             Self::Credited(event) | Self::Debited(event) | Self::Reversed(event) => {
                 event.user_id.as_str()
             }
@@ -510,6 +542,31 @@ pub struct OrderExpire {
     pub order_id: OrderId,
     /// When the janitor read, by the database's clock, that the order was due. It never comes in a
     /// message, so nobody outside can use up the clock's key before the time.
+    #[serde(skip)]
+    pub seen_due: Option<Timestamp>,
+}
+
+/// Asks for money of an order to be given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OrderRefund {
+    /// The order.
+    pub order_id: OrderId,
+    /// Which of the order's requests it is. The refund gets a number of its own for the provider.
+    pub refund_id: RefundId,
+    /// Minor units; all that is left of the payment if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<i64>,
+    /// Why, for the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Asks for a word to the provider before an unpaid order expires.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OrderRemind {
+    /// The order.
+    pub order_id: OrderId,
+    /// When the janitor read, by the database's clock, that it was time. It never comes in a message.
     #[serde(skip)]
     pub seen_due: Option<Timestamp>,
 }
@@ -823,6 +880,21 @@ pub struct RefundRequested {
     pub amount_minor: i64,
     /// Its currency.
     pub currency: Currency,
+}
+
+/// An order is about to expire unpaid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PaymentQueryRequested {
+    /// The order.
+    pub order_id: OrderId,
+    /// Who ordered.
+    pub user_id: UserId,
+    /// Currency of the amount.
+    pub currency: Currency,
+    /// What is to be paid, in minor units.
+    pub total_minor: i64,
+    /// When it expires, RFC 3339.
+    pub pay_deadline: String,
 }
 
 /// An account has changed.

@@ -88,6 +88,8 @@ ids! {
     TradeNo
     /// The number of one refund, ours or the provider's.
     RefundNo
+    /// One request for money of an order to be given back.
+    RefundId
     /// What an account counts, such as `POINTS` or `BALANCE`.
     AccountKind
     /// What kind of thing caused an account flow, such as `ORDER`.

@@ -31,8 +31,8 @@ pub(crate) mod testing;
 pub use awaited::Awaited;
 pub use event::{Event, EventType};
 pub use id::{
-    AccountKind, AdjustmentId, IdError, OrderId, Provider, RefundNo, ReturnId, SkuId, SourceId,
-    SourceType, TradeNo, UserId,
+    AccountKind, AdjustmentId, IdError, OrderId, Provider, RefundId, RefundNo, ReturnId, SkuId,
+    SourceId, SourceType, TradeNo, UserId,
 };
 pub use key::{Anew, Fingerprint, Key, Token};
 pub use money::{Currency, Money};

@@ -3,12 +3,13 @@
 use super::event::{
     AccountEvent, Event, InventoryEvent, Notice, OrderCancel, OrderClosed, OrderCompleted,
     OrderCreate, OrderCreated, OrderEvent, OrderExpire, OrderLine, OrderPaid, OrderRef,
-    OrderRefunded, PaymentRejected, PaymentSucceeded, RefundAmount, RefundFailed, RefundRequested,
-    RefundSucceeded, StockLine,
+    OrderRefund, OrderRefunded, OrderRemind, PaymentQueryRequested, PaymentRejected,
+    PaymentSucceeded, RefundAmount, RefundFailed, RefundRequested, RefundSucceeded, StockLine,
 };
 use super::outcome::{Decision, Rejection, Verdict};
 use super::{
-    Currency, Fingerprint, Money, OrderId, Provider, RefundNo, Timestamp, Token, TradeNo, UserId,
+    Currency, Fingerprint, Key, Money, OrderId, Provider, RefundId, RefundNo, Timestamp, Token,
+    TradeNo, UserId,
 };
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -86,6 +87,8 @@ pub struct Order {
     pub refunded_minor: i64,
     /// When it expires if unpaid.
     pub pay_deadline: Timestamp,
+    /// When somebody is to be reminded that it is unpaid, if anybody is and has not been.
+    pub remind_at: Option<Timestamp>,
     /// Of the event that created it.
     pub fingerprint: Fingerprint,
 }
@@ -187,6 +190,8 @@ pub struct Context {
     pub now: Timestamp,
     /// How long an order may stay unpaid, unless it says so itself.
     pub pay_timeout: Duration,
+    /// How long before its deadline somebody is reminded of an unpaid order, if anybody is.
+    pub remind_before: Option<Duration>,
     /// The event's trade or refund number is recorded for another order.
     pub number_taken: bool,
     /// The order's history has a note of this event.
@@ -226,6 +231,8 @@ pub fn decide(state: &OrderState, event: &OrderEvent, context: &Context) -> Orde
             | OrderEvent::Expire(_)
             | OrderEvent::Ship(_)
             | OrderEvent::Complete(_)
+            | OrderEvent::Refund(_)
+            | OrderEvent::Remind(_)
             | OrderEvent::RefundSucceeded(_)
             | OrderEvent::RefundFailed(_) => park(event.order_id(), WaitPay),
         };
@@ -283,6 +290,23 @@ pub fn decide(state: &OrderState, event: &OrderEvent, context: &Context) -> Orde
             Closed => Rejection::OrderClosed.into(),
             Refunded => Rejection::OrderRefunded.into(),
         },
+        OrderEvent::Refund(refund) => match order.status {
+            WaitPay => Rejection::NotPaid.into(),
+            Paid | Shipped | Completed => at.ask_back(refund),
+            Closed => Rejection::OrderClosed.into(),
+            Refunded => Rejection::OrderRefunded.into(),
+        },
+        OrderEvent::Remind(OrderRemind { seen_due, .. }) => match (order.status, order.remind_at) {
+            (WaitPay, Some(at_earliest))
+                if seen_due.unwrap_or(context.now).max(context.now) >= at_earliest =>
+            {
+                at.remind()
+            }
+            (WaitPay, Some(_)) => Rejection::NotDue.into(),
+            (WaitPay, None) | (Paid | Shipped | Completed | Closed | Refunded, _) => {
+                Verdict::Stale.into()
+            }
+        },
         OrderEvent::RefundSucceeded(refund) => match order.status {
             WaitPay => park(&order.order_id, Paid),
             Paid | Shipped | Completed | Closed | Refunded => at.refund(refund, context),
@@ -311,6 +335,13 @@ pub fn refund_no(provider: &Provider, trade_no: &TradeNo) -> RefundNo {
     RefundNo::literal(&format!("RF{digits}"))
 }
 
+/// The number of the refund that somebody asks for of a payment: one for each of the order's requests.
+#[must_use]
+pub fn refund_no_of(provider: &Provider, trade_no: &TradeNo, refund_id: &RefundId) -> RefundNo {
+    let hash = Key::of(&[provider.as_str(), trade_no.as_str(), refund_id.as_str()]);
+    refund_no(provider, &TradeNo::literal(hash.as_str()))
+}
+
 fn park(order_id: &OrderId, status: OrderStatus) -> OrderDecision {
     Verdict::Parked(token(order_id, status)).into()
 }
@@ -326,6 +357,10 @@ fn create_order(create: &OrderCreate, context: &Context) -> OrderDecision {
         .map_or(context.pay_timeout, |seconds| {
             Duration::from_secs(seconds.into())
         });
+    let pay_deadline = context.now.plus(pay_within);
+    let remind_at = context
+        .remind_before
+        .map(|before| pay_deadline.minus(before));
     let order = Order {
         order_id: create.order_id.clone(),
         user_id: create.user_id.clone(),
@@ -335,7 +370,8 @@ fn create_order(create: &OrderCreate, context: &Context) -> OrderDecision {
         total_minor: create.total_minor,
         paid_minor: 0,
         refunded_minor: 0,
-        pay_deadline: context.now.plus(pay_within),
+        pay_deadline,
+        remind_at: remind_at.filter(|_| status == OrderStatus::WaitPay),
         fingerprint: Fingerprint::of(super::EventType::OrderCreate.name(), create),
     };
     let goods = create.lines.iter().filter(|line| !line.charge);
@@ -391,6 +427,9 @@ impl Standing<'_> {
         let mut order = self.order.clone();
         order.status = to;
         order.version += 1;
+        if to != OrderStatus::WaitPay {
+            order.remind_at = None;
+        }
         change(&mut order);
         OrderWrites {
             step: Some(Step {
@@ -418,8 +457,8 @@ impl Standing<'_> {
 
     fn close_and_refund(&self, reason: &str) -> OrderDecision {
         let mut decision = self.close(reason);
-        let left = self.order.paid_minor - self.order.refunded_minor;
         if let Some(payment) = self.accepted()
+            && let left = self.left_of(payment)
             && left > 0
         {
             let (refund, asked) = self.ask_refund(payment, left);
@@ -427,6 +466,47 @@ impl Standing<'_> {
             decision.emits.push(asked);
         }
         decision
+    }
+
+    /// Asks for money of the order's own payment, at most what nobody has asked for.
+    fn ask_back(&self, event: &OrderRefund) -> OrderDecision {
+        let Some(payment) = self.accepted() else {
+            return Rejection::RefundExceedsPaid.into();
+        };
+        let number = refund_no_of(&payment.provider, &payment.trade_no, &event.refund_id);
+        if let Some(known) = self.known_refund(&payment.provider, &number) {
+            let same = event
+                .amount_minor
+                .is_none_or(|amount| amount == known.amount_minor);
+            return if same {
+                Verdict::Duplicate
+            } else {
+                Verdict::Conflict
+            }
+            .into();
+        }
+        let left = self.left_of(payment);
+        let amount = event.amount_minor.unwrap_or(left);
+        if amount <= 0 || amount > left {
+            return Rejection::RefundExceedsPaid.into();
+        }
+        let (refund, asked) = requested(payment, number, amount);
+        let mut writes = self.step(self.order.status, |_| {});
+        writes.refund = Some(refund);
+        Decision::applied(writes).emit(asked)
+    }
+
+    /// Reminds whoever can ask the provider; nobody is reminded twice.
+    fn remind(&self) -> OrderDecision {
+        let query = PaymentQueryRequested {
+            order_id: self.order.order_id.clone(),
+            user_id: self.order.user_id.clone(),
+            currency: self.order.currency,
+            total_minor: self.order.total_minor,
+            pay_deadline: self.order.pay_deadline.to_string(),
+        };
+        Decision::applied(self.step(self.order.status, |order| order.remind_at = None))
+            .emit(Event::Notice(Notice::PaymentQueryRequested(query)))
     }
 
     fn closed(&self, reason: &str) -> Event {
@@ -664,24 +744,7 @@ impl Standing<'_> {
         while self.known_refund(&payment.provider, &number).is_some() {
             number = refund_no(&payment.provider, &TradeNo::literal(number.as_str()));
         }
-        let refund = Refund {
-            provider: payment.provider.clone(),
-            refund_no: number,
-            order_id: payment.order_id.clone(),
-            trade_no: Some(payment.trade_no.clone()),
-            status: RefundStatus::Requested,
-            amount_minor,
-            currency: payment.currency,
-        };
-        let asked = Event::Notice(Notice::RefundRequested(RefundRequested {
-            order_id: refund.order_id.clone(),
-            provider: refund.provider.clone(),
-            trade_no: payment.trade_no.clone(),
-            refund_no: refund.refund_no.clone(),
-            amount_minor,
-            currency: refund.currency,
-        }));
-        (refund, asked)
+        requested(payment, number, amount_minor)
     }
 
     fn accepted(&self) -> Option<&Payment> {
@@ -701,16 +764,49 @@ impl Standing<'_> {
 
     /// Minor units of `payment` that have been given back.
     fn refunded_of(&self, payment: &Payment) -> i64 {
+        self.sum_of(payment, RefundStatus::Succeeded)
+    }
+
+    /// Minor units of `payment` that have neither been given back nor been asked for.
+    fn left_of(&self, payment: &Payment) -> i64 {
+        payment.amount_minor
+            - self.refunded_of(payment)
+            - self.sum_of(payment, RefundStatus::Requested)
+    }
+
+    fn sum_of(&self, payment: &Payment, status: RefundStatus) -> i64 {
         let refunds = self.state.refunds.iter();
         refunds
             .filter(|refund| {
-                refund.status == RefundStatus::Succeeded
+                refund.status == status
                     && refund.provider == payment.provider
                     && refund.trade_no.as_ref() == Some(&payment.trade_no)
             })
             .map(|refund| refund.amount_minor)
             .sum()
     }
+}
+
+/// A refund of `payment` that is asked for, and the notice of it.
+fn requested(payment: &Payment, refund_no: RefundNo, amount_minor: i64) -> (Refund, Event) {
+    let refund = Refund {
+        provider: payment.provider.clone(),
+        refund_no,
+        order_id: payment.order_id.clone(),
+        trade_no: Some(payment.trade_no.clone()),
+        status: RefundStatus::Requested,
+        amount_minor,
+        currency: payment.currency,
+    };
+    let asked = Event::Notice(Notice::RefundRequested(RefundRequested {
+        order_id: refund.order_id.clone(),
+        provider: refund.provider.clone(),
+        trade_no: payment.trade_no.clone(),
+        refund_no: refund.refund_no.clone(),
+        amount_minor,
+        currency: refund.currency,
+    }));
+    (refund, asked)
 }
 
 fn payment_row(event: &PaymentSucceeded, status: PaymentStatus) -> Payment {

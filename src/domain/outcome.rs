@@ -155,8 +155,10 @@ pub enum Rejection {
     CurrencyMismatch,
     /// The trade or refund number is recorded for another order.
     NumberOfAnotherOrder,
-    /// `order.expire` before the deadline.
+    /// `order.expire` before the deadline, or `order.remind` before its time.
     NotDue,
+    /// The order has not been paid.
+    NotPaid,
     /// The order has been shipped.
     AlreadyShipped,
     /// The order has been completed.

@@ -6,8 +6,8 @@ use super::account::{
 };
 use super::event::{
     AccountEvent, InventoryEvent, OrderCancel, OrderClosed, OrderCreate, OrderCreated, OrderEvent,
-    OrderExpire, OrderLine, OrderRef, PaymentFailed, PaymentSucceeded, RefundAmount, RefundFailed,
-    RefundSucceeded, StockLine, StockRejected,
+    OrderExpire, OrderLine, OrderRef, OrderRefund, OrderRemind, PaymentFailed, PaymentSucceeded,
+    RefundAmount, RefundFailed, RefundSucceeded, StockLine, StockRejected,
 };
 use super::inventory::{
     self, Flow, FlowAction, InventoryState, InventoryWrites, Reservation, Stock, adjust_flow_id,
@@ -30,8 +30,15 @@ pub(crate) fn id<T: std::str::FromStr<Err = IdError>>(text: &str) -> T {
 pub(crate) const EARLY: Context = Context {
     now: Timestamp(1_000_000),
     pay_timeout: Duration::from_secs(1800),
+    remind_before: None,
     number_taken: false,
     noted: false,
+};
+
+/// Orders that are created now are reminded of five minutes before they are due.
+pub(crate) const REMINDING: Context = Context {
+    remind_before: Some(Duration::from_secs(300)),
+    ..EARLY
 };
 
 /// The first moment at which they are due.
@@ -79,6 +86,22 @@ pub(crate) fn cancel(order_id: &str) -> OrderEvent {
 
 pub(crate) fn expire(order_id: &str) -> OrderEvent {
     OrderEvent::Expire(OrderExpire {
+        order_id: id(order_id),
+        seen_due: None,
+    })
+}
+
+pub(crate) fn ask_back(order_id: &str, refund_id: &str, amount_minor: Option<i64>) -> OrderEvent {
+    OrderEvent::Refund(OrderRefund {
+        order_id: id(order_id),
+        refund_id: id(refund_id),
+        amount_minor,
+        reason: None,
+    })
+}
+
+pub(crate) fn remind(order_id: &str) -> OrderEvent {
+    OrderEvent::Remind(OrderRemind {
         order_id: id(order_id),
         seen_due: None,
     })

@@ -102,10 +102,9 @@ impl Server {
     /// The routes. Their desks work in `tasks`.
     fn routes(&self, doorway: &Doorway, tasks: &TaskTracker) -> Router {
         let config = &self.deployment.config.http;
-        let pay_timeout = self.plan.pay_timeout;
         let api = Api {
             keys: Arc::clone(&self.keys),
-            orders: self.desk(OrderRole { pay_timeout }, doorway, tasks),
+            orders: self.desk::<OrderRole>(self.plan.order_machine(), doorway, tasks),
             inventory: self.desk(InventoryRole, doorway, tasks),
             store: Arc::clone(&self.deployment.store),
             limits: Limits {

@@ -4,12 +4,13 @@ use super::{Fields, Malformed};
 use crate::domain::event::{
     AccountChange, AccountEvent, AccountReverse, Adjustment, InventoryEvent, MAX_AMOUNT, MAX_QTY,
     OrderCancel, OrderClosed, OrderCompleted, OrderCreate, OrderCreated, OrderEvent, OrderExpire,
-    OrderLine, OrderRef, OrderRefunded, PaymentFailed, PaymentSucceeded, RefundAmount,
-    RefundFailed, RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected, StockReturn,
+    OrderLine, OrderRef, OrderRefund, OrderRefunded, OrderRemind, PaymentFailed, PaymentSucceeded,
+    RefundAmount, RefundFailed, RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected,
+    StockReturn,
 };
 use crate::domain::{
-    AccountKind, AdjustmentId, EventType, OrderId, Provider, RefundNo, ReturnId, SkuId, SourceId,
-    SourceType, TradeNo, UserId,
+    AccountKind, AdjustmentId, EventType, OrderId, Provider, RefundId, RefundNo, ReturnId, SkuId,
+    SourceId, SourceType, TradeNo, UserId,
 };
 use std::ops::RangeInclusive;
 
@@ -48,6 +49,8 @@ pub fn order_event(
         EventType::OrderExpire => order_expire(fields).map(OrderEvent::Expire),
         EventType::OrderShip => order_ref(fields).map(OrderEvent::Ship),
         EventType::OrderComplete => order_ref(fields).map(OrderEvent::Complete),
+        EventType::OrderRefund => order_refund(fields).map(OrderEvent::Refund),
+        EventType::OrderRemind => order_remind(fields).map(OrderEvent::Remind),
         EventType::StockDeducted => order_ref(fields).map(OrderEvent::StockDeducted),
         EventType::StockRejected => stock_rejected(fields).map(OrderEvent::StockRejected),
         EventType::PaymentSucceeded => payment(fields).map(OrderEvent::PaymentSucceeded),
@@ -160,6 +163,22 @@ fn order_cancel(fields: &Fields<'_>) -> Result<OrderCancel, Malformed> {
 
 fn order_expire(fields: &Fields<'_>) -> Result<OrderExpire, Malformed> {
     Ok(OrderExpire {
+        order_id: fields.id("order_id", OrderId::new)?,
+        seen_due: None,
+    })
+}
+
+fn order_refund(fields: &Fields<'_>) -> Result<OrderRefund, Malformed> {
+    Ok(OrderRefund {
+        order_id: fields.id("order_id", OrderId::new)?,
+        refund_id: fields.id("refund_id", RefundId::new)?,
+        amount_minor: fields.optional_integer("amount_minor", SOME_AMOUNT)?,
+        reason: fields.remark("reason")?,
+    })
+}
+
+fn order_remind(fields: &Fields<'_>) -> Result<OrderRemind, Malformed> {
+    Ok(OrderRemind {
         order_id: fields.id("order_id", OrderId::new)?,
         seen_due: None,
     })

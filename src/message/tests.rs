@@ -2,8 +2,9 @@ use super::*;
 use crate::domain::event::{
     AccountChange, AccountEvent, AccountReverse, Adjustment, InventoryEvent, MAX_AMOUNT, MAX_QTY,
     OrderCancel, OrderClosed, OrderCompleted, OrderCreate, OrderCreated, OrderEvent, OrderExpire,
-    OrderLine, OrderRef, OrderRefunded, PaymentFailed, PaymentSucceeded, RefundAmount,
-    RefundFailed, RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected, StockReturn,
+    OrderLine, OrderRef, OrderRefund, OrderRefunded, OrderRemind, PaymentFailed, PaymentSucceeded,
+    RefundAmount, RefundFailed, RefundSucceeded, Shortage, StockAdjust, StockLine, StockRejected,
+    StockReturn,
 };
 use crate::domain::inventory::{self, InventoryState, Stock};
 use crate::domain::order::{self, Context, OrderState};
@@ -80,6 +81,12 @@ fn samples() -> Vec<Sample> {
         (T::OrderExpire, order(), &["order_id"]),
         (T::OrderShip, order(), &["order_id"]),
         (T::OrderComplete, order(), &["order_id"]),
+        (
+            T::OrderRefund,
+            json!({"order_id": "O1", "refund_id": "A1"}),
+            &["order_id", "refund_id"],
+        ),
+        (T::OrderRemind, order(), &["order_id"]),
         (T::StockDeducted, order(), &["order_id"]),
         (T::StockRejected, order(), &["order_id"]),
         (
@@ -1059,6 +1066,16 @@ fn event_of_every_kind(text: &str, remark: Option<&str>, number: i64) -> Vec<Eve
         }),
         OrderEvent::Ship(order_ref()),
         OrderEvent::Complete(order_ref()),
+        OrderEvent::Refund(OrderRefund {
+            order_id: id(text),
+            refund_id: id(text),
+            amount_minor: remark().map(|_| number),
+            reason: remark(),
+        }),
+        OrderEvent::Remind(OrderRemind {
+            order_id: id(text),
+            seen_due: None,
+        }),
         OrderEvent::StockDeducted(order_ref()),
         OrderEvent::StockRejected(StockRejected {
             order_id: id(text),
@@ -1220,6 +1237,7 @@ fn a_nul_in_a_remark_becomes_a_character_that_every_database_stores() {
     use EventType as T;
     for event_type in [
         T::OrderCancel,
+        T::OrderRefund,
         T::PaymentFailed,
         T::RefundFailed,
         T::StockAdjust,
@@ -1311,6 +1329,7 @@ fn decisions_on_the_greatest_numbers_stay_within_64_bits() {
     let context = Context {
         now: DAY,
         pay_timeout: Duration::from_mins(30),
+        remind_before: None,
         number_taken: false,
         noted: false,
     };

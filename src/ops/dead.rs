@@ -331,9 +331,9 @@ async fn rehearse_one(
     let pay_timeout = deployment.config.order.pay_timeout;
     let points = deployment.points_rule();
     if letter.role == RoleName::ORDER {
-        try_out(deployment, OrderRole { pay_timeout }, delivery).await
+        try_out(deployment, OrderRole::new(pay_timeout), delivery).await
     } else if letter.role == RoleName::PAYMENT {
-        try_out(deployment, PaymentRole { pay_timeout }, delivery).await
+        try_out(deployment, PaymentRole::new(pay_timeout), delivery).await
     } else if letter.role == RoleName::INVENTORY {
         try_out(deployment, InventoryRole, delivery).await
     } else if letter.role == RoleName::ACCOUNT {

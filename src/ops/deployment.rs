@@ -277,6 +277,7 @@ impl Deployment {
             batch_max: config.batch.max,
             workers: config.batch.workers,
             pay_timeout: config.order.pay_timeout,
+            remind_before: Some(config.order.remind_before).filter(|before| !before.is_zero()),
             points_rule: self.points_rule(),
             relay_settings: relay::Settings {
                 window: config.relay.window,

@@ -180,18 +180,19 @@ where
     Ok(store.dead_letters(&filter, LIMIT).await?)
 }
 
-/// The keys that an order's messages may have had without ever taking them. Those of payments hold
-/// numbers that are not known beforehand.
+/// The keys that an order's messages may have had without ever taking them. Those of payments and of requests for
+/// refunds hold numbers that are not known beforehand.
 fn keys_of_order(order_id: &str) -> impl Iterator<Item = (RoleName, String)> {
     let by_type = EventType::iter().filter_map(move |event_type| {
         let role = event_type
             .consumer()
-            .filter(|role| *role == RoleName::ORDER)?;
+            .filter(|role| *role == RoleName::ORDER && event_type != EventType::OrderRefund)?;
         Some((role, Key::new(&[order_id, event_type.name()]).ok()?))
     });
-    let clock = EventType::OrderExpire.name();
+    let by_clock = |event_type: EventType| Key::new(&[order_id, event_type.name(), "clock"]);
     let others = [
-        (RoleName::ORDER, Key::new(&[order_id, clock, "clock"])),
+        (RoleName::ORDER, by_clock(EventType::OrderExpire)),
+        (RoleName::ORDER, by_clock(EventType::OrderRemind)),
         (RoleName::INVENTORY, Key::new(&[order_id, "deduct"])),
         (RoleName::INVENTORY, Key::new(&[order_id, "release"])),
     ];
@@ -474,11 +475,11 @@ mod tests {
     }
 
     #[test]
-    fn an_order_may_have_ten_keys_beside_its_payments() {
+    fn an_order_may_have_twelve_keys_beside_those_with_numbers() {
         let keys: Vec<_> = keys_of_order("O/1")
             .map(|(role, key)| format!("{role}:{key}"))
             .collect();
-        assert_eq!(keys.len(), 10);
+        assert_eq!(keys.len(), 12);
         assert!(keys.contains(&"order:O%2F1/order.ship".to_owned()));
         assert!(keys.contains(&"inventory:O%2F1/deduct".to_owned()));
     }

@@ -87,6 +87,13 @@ pub trait History {
     /// [`super::Error::Unavailable`].
     async fn due_orders(&self, limit: u32) -> Result<(Timestamp, Vec<OrderId>)>;
 
+    /// Unpaid orders of which somebody is to be reminded by now, oldest first, and the time by which they are
+    /// judged.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn due_reminders(&self, limit: u32) -> Result<(Timestamp, Vec<OrderId>)>;
+
     /// Where an order stands; `None` if it is not there.
     ///
     /// # Errors

@@ -509,7 +509,7 @@ pub fn refund_no(provider: &str, trade_no: &str) -> String {
 pub fn consumer(event_type: &str) -> Option<&'static str> {
     match event_type {
         "order.create" | "order.cancel" | "order.expire" | "order.ship" | "order.complete"
-        | "stock.deducted" | "stock.rejected" => Some("order"),
+        | "order.refund" | "order.remind" | "stock.deducted" | "stock.rejected" => Some("order"),
         "payment.succeeded" | "payment.failed" | "refund.succeeded" | "refund.failed" => {
             Some("payment")
         }
@@ -524,6 +524,7 @@ fn key(event_type: &str, data: &Value, by_clock: bool) -> Option<String> {
     let field = |name| text(data, name);
     let parts = match event_type {
         "order.expire" if by_clock => vec![field("order_id")?, event_type, "clock"],
+        "order.refund" => vec![field("order_id")?, field("refund_id")?, event_type],
         "order.created" => vec![field("order_id")?, "deduct"],
         "order.closed" => vec![field("order_id")?, "release"],
         "stock.return" => vec![field("return_id")?, "return"],

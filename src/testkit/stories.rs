@@ -159,6 +159,9 @@ impl Story<'_> {
         self.pay(&plan);
         self.end_of(&plan);
         self.refund(&plan);
+        if self.chance(25) {
+            self.ask_back(&plan);
+        }
         self.give_back(&plan);
     }
 
@@ -333,6 +336,22 @@ impl Story<'_> {
         }
         if self.chance(55) {
             self.send(plan.start + 13, "order.complete", order);
+        }
+    }
+
+    /// Somebody wants money back, sometimes more than there is, sometimes twice.
+    fn ask_back(&mut self, plan: &Plan) {
+        for _ in 0..self.rng.usize(1..4) {
+            let mut asked = json!({ "order_id": plan.order_id, "refund_id": self.fresh("A") });
+            if self.chance(70) {
+                asked["amount_minor"] = json!(self.rng.i64(0..plan.total.max(2)) + 1);
+            }
+            let tick = plan.start + self.rng.usize(5..25);
+            self.send(tick, "order.refund", asked.clone());
+            if self.chance(20) {
+                asked["reason"] = json!("damaged");
+                self.send(tick + 2, "order.refund", asked);
+            }
         }
     }
 

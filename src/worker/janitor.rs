@@ -1,4 +1,4 @@
-//! What runs by the clock: order timeouts, parked deadlines, messages that kill the process.
+//! What runs by the clock: order timeouts and reminders, parked deadlines, messages that kill the process.
 //!
 //! Every run is harmless if another one does the same at the same time: the guards of the rows
 //! decide.
@@ -6,8 +6,8 @@
 use super::order::OrderRole;
 use super::{Processor, Result};
 use crate::broker::Broker;
-use crate::domain::event::{Event, OrderEvent, OrderExpire};
-use crate::domain::{DeadReason, Outcome, RoleName};
+use crate::domain::event::{Event, OrderEvent, OrderExpire, OrderRemind};
+use crate::domain::{DeadReason, Outcome, RoleName, Timestamp};
 use crate::message::Outgoing;
 use crate::store::{Conclusion, NewDeadLetter, Store};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub struct Janitor {
 pub struct Cleaned {
     /// Unpaid orders that were closed.
     pub expired: usize,
+    /// Unpaid orders of which somebody was reminded.
+    pub reminded: usize,
     /// Parked events that were given up.
     pub overdue: usize,
     /// Messages that seemed to kill the process and were kept.
@@ -67,6 +69,7 @@ impl Janitor {
     pub async fn run_once(&self) -> Result<Cleaned> {
         Ok(Cleaned {
             expired: self.expire_orders().await?,
+            reminded: self.remind().await?,
             overdue: self.give_up_parked().await?,
             crashed: self.keep_crashed().await?,
         })
@@ -75,18 +78,38 @@ impl Janitor {
     /// Closes unpaid orders by the way that all events take.
     async fn expire_orders(&self) -> Result<usize> {
         let (seen_due, due) = self.store.due_orders(self.batch).await?;
-        let events = due.into_iter().map(|order_id| {
-            let event = OrderEvent::Expire(OrderExpire {
+        let expire = |order_id| {
+            OrderEvent::Expire(OrderExpire {
                 order_id,
                 seen_due: Some(seen_due),
-            });
+            })
+        };
+        self.decide(seen_due, due.into_iter().map(expire)).await
+    }
+
+    /// Reminds of unpaid orders that are about to expire, the same way.
+    async fn remind(&self) -> Result<usize> {
+        let (seen_due, due) = self.store.due_reminders(self.batch).await?;
+        let remind = |order_id| {
+            OrderEvent::Remind(OrderRemind {
+                order_id,
+                seen_due: Some(seen_due),
+            })
+        };
+        self.decide(seen_due, due.into_iter().map(remind)).await
+    }
+
+    /// How many of the events were applied.
+    async fn decide(
+        &self,
+        now: Timestamp,
+        events: impl Iterator<Item = OrderEvent>,
+    ) -> Result<usize> {
+        let events = events.map(|event| {
             let outgoing = Outgoing::from(&Event::Order(event.clone()));
             (event, outgoing)
         });
-        let outcomes = self
-            .orders
-            .process_events(seen_due, events.collect())
-            .await?;
+        let outcomes = self.orders.process_events(now, events.collect()).await?;
         let applied = outcomes
             .iter()
             .filter(|outcome| **outcome == Outcome::Applied);

@@ -2,6 +2,6 @@
 
 use super::order_rows::OrderMachine;
 
-/// Consumes `order.create`, `cancel`, `expire`, `ship`, `complete`, `stock.deducted` and
+/// Consumes `order.create`, `cancel`, `expire`, `ship`, `complete`, `refund`, `remind`, `stock.deducted` and
 /// `stock.rejected`.
 pub type OrderRole = OrderMachine<false>;

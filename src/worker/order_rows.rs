@@ -20,6 +20,19 @@ use std::time::Duration;
 pub struct OrderMachine<const PAYMENTS: bool> {
     /// How long an order may stay unpaid, unless it says so itself.
     pub pay_timeout: Duration,
+    /// How long before its deadline somebody is reminded of an unpaid order, if anybody is.
+    pub remind_before: Option<Duration>,
+}
+
+impl<const PAYMENTS: bool> OrderMachine<PAYMENTS> {
+    /// A role whose orders may stay unpaid for some time, and of which nobody is reminded.
+    #[must_use]
+    pub fn new(pay_timeout: Duration) -> Self {
+        Self {
+            pay_timeout,
+            remind_before: None,
+        }
+    }
 }
 
 #[async_trait]
@@ -62,7 +75,14 @@ impl<const PAYMENTS: bool> Role for OrderMachine<PAYMENTS> {
         key: &Key,
         now: Timestamp,
     ) -> Ruling {
-        rows.decide(event, key, now, self.pay_timeout)
+        let context = Context {
+            now,
+            pay_timeout: self.pay_timeout,
+            remind_before: self.remind_before,
+            number_taken: rows.number_taken(event),
+            noted: rows.notes.contains(key),
+        };
+        rows.decide(event, key, &context)
     }
 
     async fn write(&self, tx: &mut dyn Tx, rows: OrderRows, now: Timestamp) -> store::Result<()> {
@@ -124,6 +144,8 @@ impl OrderRows {
             | OrderEvent::Expire(_)
             | OrderEvent::Ship(_)
             | OrderEvent::Complete(_)
+            | OrderEvent::Refund(_)
+            | OrderEvent::Remind(_)
             | OrderEvent::StockRejected(_)
             | OrderEvent::PaymentSucceeded(_)
             | OrderEvent::RefundSucceeded(_)
@@ -146,9 +168,10 @@ impl OrderRows {
                 | OrderEvent::Expire(_)
                 | OrderEvent::Ship(_)
                 | OrderEvent::Complete(_)
+                | OrderEvent::Remind(_)
                 | OrderEvent::StockDeducted(_)
                 | OrderEvent::PaymentFailed(_) => continue,
-                OrderEvent::Cancel(_) | OrderEvent::StockRejected(_) => {}
+                OrderEvent::Cancel(_) | OrderEvent::Refund(_) | OrderEvent::StockRejected(_) => {}
                 OrderEvent::PaymentSucceeded(event) => {
                     trades.push((&event.provider, &event.trade_no));
                 }
@@ -183,21 +206,9 @@ impl OrderRows {
         Ok(())
     }
 
-    pub(super) fn decide(
-        &mut self,
-        event: &OrderEvent,
-        key: &Key,
-        now: Timestamp,
-        pay_timeout: Duration,
-    ) -> Ruling {
-        let context = Context {
-            now,
-            pay_timeout,
-            number_taken: self.number_taken(event),
-            noted: self.notes.contains(key),
-        };
+    pub(super) fn decide(&mut self, event: &OrderEvent, key: &Key, context: &Context) -> Ruling {
         let slot = self.orders.entry(event.order_id().clone()).or_default();
-        let decision = order::decide(&slot.state, event, &context);
+        let decision = order::decide(&slot.state, event, context);
         let ruling = Ruling::from(&decision);
         match decision.verdict {
             Verdict::Applied => self.apply(event.order_id(), decision.writes, key),
@@ -215,6 +226,8 @@ impl OrderRows {
             | OrderEvent::Expire(_)
             | OrderEvent::Ship(_)
             | OrderEvent::Complete(_)
+            | OrderEvent::Refund(_)
+            | OrderEvent::Remind(_)
             | OrderEvent::StockDeducted(_)
             | OrderEvent::StockRejected(_)
             | OrderEvent::PaymentFailed(_) => None,

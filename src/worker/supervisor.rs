@@ -6,6 +6,7 @@ use super::batch::Worker;
 use super::inventory::InventoryRole;
 use super::janitor::Janitor;
 use super::order::OrderRole;
+use super::order_rows::OrderMachine;
 use super::payment::PaymentRole;
 use super::relay::Relay;
 use super::retention::{self, Retention};
@@ -43,6 +44,8 @@ pub struct Plan {
     pub workers: usize,
     /// Time to pay.
     pub pay_timeout: Duration,
+    /// How long before its end somebody is reminded, if anybody is.
+    pub remind_before: Option<Duration>,
     /// Points that orders earn.
     pub points_rule: PointsRule,
     /// How the relay works.
@@ -61,6 +64,17 @@ pub struct Plan {
     pub gates: Vec<Arc<dyn Gate>>,
     /// Stops at points, for tests.
     pub points: Points,
+}
+
+impl Plan {
+    /// The order or the payment role.
+    #[must_use]
+    pub fn order_machine<const PAYMENTS: bool>(&self) -> OrderMachine<PAYMENTS> {
+        OrderMachine {
+            pay_timeout: self.pay_timeout,
+            remind_before: self.remind_before,
+        }
+    }
 }
 
 /// Something beside the queues by which work comes in.
@@ -201,12 +215,13 @@ struct Shared {
 impl Shared {
     fn spawn_role(self, role: &RoleName, number: usize, tasks: &mut JoinSet<Result<()>>) {
         let name = format!("{role}-{number}");
-        let pay_timeout = self.plan.pay_timeout;
         let points = self.plan.points_rule.clone();
         if *role == RoleName::ORDER {
-            tasks.spawn(self.run_role(OrderRole { pay_timeout }, name));
+            let role = self.plan.order_machine();
+            tasks.spawn(self.run_role::<OrderRole>(role, name));
         } else if *role == RoleName::PAYMENT {
-            tasks.spawn(self.run_role(PaymentRole { pay_timeout }, name));
+            let role = self.plan.order_machine();
+            tasks.spawn(self.run_role::<PaymentRole>(role, name));
         } else if *role == RoleName::INVENTORY {
             tasks.spawn(self.run_role(InventoryRole, name));
         } else if *role == RoleName::ACCOUNT {
@@ -364,8 +379,8 @@ impl Shared {
     }
 
     async fn run_janitor(self) -> Result<()> {
-        let pay_timeout = self.plan.pay_timeout;
-        let orders = self.processor(OrderRole { pay_timeout }, "janitor");
+        let orders: Arc<Processor<OrderRole>> =
+            self.processor(self.plan.order_machine(), "janitor");
         let janitor = Janitor::new(
             Arc::clone(&self.store),
             Arc::clone(&self.broker),

@@ -59,8 +59,8 @@ impl World {
         let broker = Embedded::new(database, Topology::default(), queue);
         let pay_timeout = PAY_TIMEOUT;
         Self {
-            orders: worker(OrderRole { pay_timeout }, &store, &broker).await,
-            payments: worker(PaymentRole { pay_timeout }, &store, &broker).await,
+            orders: worker(OrderRole::new(pay_timeout), &store, &broker).await,
+            payments: worker(PaymentRole::new(pay_timeout), &store, &broker).await,
             _folder: folder,
             store,
             broker,

@@ -62,6 +62,11 @@ async fn every_event() -> World {
             "stock.return",
             json!({"return_id": "R1", "order_id": "O1", "lines": line(1)}),
         ),
+        (
+            "order.refund",
+            json!({"order_id": "O1", "refund_id": "A1", "amount_minor": 100}),
+        ),
+        ("order.remind", of("O1")),
         ("refund.failed", refunded("O1", "F1", 500)),
         ("refund.succeeded", refunded("O1", "R1", 500)),
         ("refund.succeeded", refunded("O1", "R2", 500)),

@@ -205,9 +205,7 @@ async fn a_delivery_that_meets_a_locked_database_is_not_decided() {
     let site = Site::new("store.busy_timeout_seconds = 0.01").await;
     site.publish(&Day::first(1).messages()).await;
     let deployment = site.deployment();
-    let order = OrderRole {
-        pay_timeout: deployment.config.order.pay_timeout,
-    };
+    let order = OrderRole::new(deployment.config.order.pay_timeout);
     let store = Arc::clone(&deployment.store);
     let processor = Processor::new(order, store, deployment.settings());
     let broker = site.broker();

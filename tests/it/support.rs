@@ -378,15 +378,11 @@ async fn take<R: Role>(seen: &mut Vec<String>, role: &str, worker: &mut Worker<R
 }
 
 pub(crate) fn order_role() -> OrderRole {
-    OrderRole {
-        pay_timeout: PAY_TIMEOUT,
-    }
+    OrderRole::new(PAY_TIMEOUT)
 }
 
 pub(crate) fn payment_role() -> PaymentRole {
-    PaymentRole {
-        pay_timeout: PAY_TIMEOUT,
-    }
+    PaymentRole::new(PAY_TIMEOUT)
 }
 
 pub(crate) fn account_role() -> AccountRole {

@@ -5,8 +5,9 @@ mod properties;
 use super::*;
 use crate::domain::EventType;
 use crate::domain::testing::{
-    DUE, EARLY, OrderRows, TAKEN, asked, cancel, check_table, create, expire, id, of, pay,
-    pay_failed, refund, refund_failed, show_rest, show_verdict, stock_rejected,
+    DUE, EARLY, OrderRows, REMINDING, TAKEN, ask_back, asked, cancel, check_table, create, expire,
+    id, of, pay, pay_failed, refund, refund_failed, remind, show_rest, show_verdict,
+    stock_rejected,
 };
 use RefundAmount::{Own, RunningTotal};
 use strum::IntoEnumIterator;
@@ -97,6 +98,10 @@ pub(in crate::domain) fn events() -> Vec<(&'static str, OrderEvent, Context)> {
         ("order.expire, seen due by the clock", clock, EARLY),
         ("order.ship", OrderEvent::Ship(of("O1")), EARLY),
         ("order.complete", OrderEvent::Complete(of("O1")), EARLY),
+        ("order.refund, part", ask_back("O1", "A1", Some(500)), EARLY),
+        ("order.refund, all", ask_back("O1", "A1", None), EARLY),
+        ("order.refund, more than is left", ask_back("O1", "A1", Some(TOTAL + 1)), EARLY),
+        ("order.remind", remind("O1"), EARLY),
         ("refund.succeeded, part", back("R1", Own(500)), EARLY),
         ("refund.succeeded, part, running total", back("R1", RunningTotal(500)), EARLY),
         ("refund.succeeded, all", back("R1", Own(TOTAL)), EARLY),
@@ -229,6 +234,28 @@ order.complete
     COMPLETED: stale
     CLOSED CLOSED_PAID: rejected order_closed
     REFUNDED: rejected order_refunded
+
+order.refund, part
+    none: park WAIT_PAY
+    WAIT_PAY: rejected not_paid
+    PAID SHIPPED COMPLETED: note refund REQUESTED 500 +refund.requested
+    CLOSED CLOSED_PAID: rejected order_closed
+    REFUNDED: rejected order_refunded
+order.refund, all
+    none: park WAIT_PAY
+    WAIT_PAY: rejected not_paid
+    PAID SHIPPED COMPLETED: note refund REQUESTED 1999 +refund.requested
+    CLOSED CLOSED_PAID: rejected order_closed
+    REFUNDED: rejected order_refunded
+order.refund, more than is left
+    none: park WAIT_PAY
+    WAIT_PAY: rejected not_paid
+    PAID SHIPPED COMPLETED: rejected refund_exceeds_paid
+    CLOSED CLOSED_PAID: rejected order_closed
+    REFUNDED: rejected order_refunded
+order.remind
+    none: park WAIT_PAY
+    WAIT_PAY PAID SHIPPED COMPLETED CLOSED CLOSED_PAID REFUNDED: stale
 
 refund.succeeded, part
     none: park WAIT_PAY
@@ -448,6 +475,67 @@ fn closing_asks_for_what_has_not_been_given_back() {
     let free = [create("O1", 0, &[("S1", 2)]), cancel("O1")];
     let rows = OrderRows::after(&free.map(|event| (event, EARLY)));
     assert_eq!(rows.state.refunds, []);
+}
+
+#[test]
+fn what_is_asked_for_never_comes_to_more_than_was_paid() {
+    let paid = OrderEvent::PaymentSucceeded(pay("O1", "T1", TOTAL));
+    let create = create("O1", TOTAL, &[("S1", 2)]);
+    let mut rows = OrderRows::after(&[create, paid].map(|event| (event, EARLY)));
+    let verdict = |rows: &mut OrderRows, event| rows.handle(&event, &EARLY).verdict;
+    let asked = |id, amount| ask_back("O1", id, Some(amount));
+    assert_eq!(verdict(&mut rows, asked("A1", 500)), Verdict::Applied);
+    assert_eq!(verdict(&mut rows, asked("A1", 500)), Verdict::Duplicate);
+    assert_eq!(
+        verdict(&mut rows, ask_back("O1", "A1", None)),
+        Verdict::Duplicate
+    );
+    assert_eq!(verdict(&mut rows, asked("A1", 501)), Verdict::Conflict);
+    let exceeds = Verdict::Rejected(Rejection::RefundExceedsPaid);
+    assert_eq!(verdict(&mut rows, asked("A2", TOTAL - 499)), exceeds);
+
+    // What failed may be asked for again, under another number.
+    let number = rows.state.refunds[0].refund_no.clone();
+    assert_eq!(
+        verdict(&mut rows, refund_failed("O1", number.as_str())),
+        Verdict::Applied
+    );
+    assert_eq!(verdict(&mut rows, asked("A3", 1000)), Verdict::Applied);
+    assert_eq!(verdict(&mut rows, cancel("O1")), Verdict::Applied);
+    let last = rows.state.refunds.last().unwrap();
+    assert_eq!(
+        (last.status, last.amount_minor),
+        (RefundStatus::Requested, 999)
+    );
+}
+
+#[test]
+fn nothing_is_asked_back_of_an_order_that_cost_nothing() {
+    let mut rows = OrderRows::after(&[(create("O1", 0, &[("S1", 2)]), EARLY)]);
+    let asked = rows.handle(&ask_back("O1", "A1", None), &EARLY).verdict;
+    assert_eq!(asked, Verdict::Rejected(Rejection::RefundExceedsPaid));
+}
+
+#[test]
+fn an_unpaid_order_is_reminded_of_once_and_not_before_its_time() {
+    let created = || (create("O1", TOTAL, &[("S1", 2)]), REMINDING);
+    let mut rows = OrderRows::after(&[created()]);
+    let at = rows.state.order.as_ref().unwrap().remind_at.unwrap();
+    assert_eq!(DUE.now.since(at).as_secs(), 300);
+    let mut remind_at = |now| rows.handle(&remind("O1"), &Context { now, ..REMINDING });
+    let early = remind_at(Timestamp(at.0 - 1)).verdict;
+    assert_eq!(early, Verdict::Rejected(Rejection::NotDue));
+    let decision = remind_at(at);
+    let [Event::Notice(Notice::PaymentQueryRequested(query))] = &decision.emits[..] else {
+        panic!("{decision:?}");
+    };
+    assert_eq!(query.total_minor, TOTAL);
+    assert_eq!(query.pay_deadline, DUE.now.to_string());
+    assert_eq!(remind_at(at).verdict, Verdict::Stale);
+
+    let paid = OrderEvent::PaymentSucceeded(pay("O1", "T1", TOTAL));
+    let rows = OrderRows::after(&[created(), (paid, EARLY)]);
+    assert_eq!(rows.state.order.unwrap().remind_at, None);
 }
 
 #[test]

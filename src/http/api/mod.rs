@@ -71,6 +71,7 @@ fn described() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(orders::cancel))
         .routes(routes!(orders::ship))
         .routes(routes!(orders::complete))
+        .routes(routes!(orders::refund))
         .routes(routes!(stock::read, stock::set))
         .routes(routes!(accounts::read))
 }

@@ -1,7 +1,7 @@
 //! `/v1/orders`.
 
 use super::asking::{Asking, By, Id, Needs, number};
-use super::schema::{Answer, Cancellation, NewOrder, OfOrder, Once, Order};
+use super::schema::{Answer, Cancellation, NewOrder, NewRefund, OfOrder, Once, Order};
 use super::{Api, reading};
 use crate::domain::event::{Event, OrderEvent};
 use crate::domain::{EventType, OrderId};
@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub(super) struct Write;
 pub(super) struct Fulfil;
+pub(super) struct Refund;
 
 impl Needs for Write {
     const RIGHT: Right = Right::OrdersWrite;
@@ -166,6 +167,45 @@ pub(super) async fn complete(
     asking: Asking<Fulfil>,
 ) -> Result<Response, Problem> {
     of_order(&api, EventType::OrderComplete, &order_id, asking).await
+}
+
+impl Needs for Refund {
+    const RIGHT: Right = Right::OrdersRefund;
+}
+
+/// Ask for money of an order to be given back
+///
+/// The refund is REQUESTED then, and `refund.requested` is published for whoever talks to the provider; it has
+/// SUCCEEDED once the provider reports it. Without a refund_id the refund gets one that follows from the
+/// Idempotency-Key.
+#[utoipa::path(
+    post, path = "/v1/orders/{order_id}/refunds", tag = "orders", operation_id = "refundOrder", security(("key" = [])),
+    params(OfOrder, Once),
+    request_body(content = Option<NewRefund>),
+    responses(
+        (status = 202, body = Answer, description = "It is asked for"),
+        (status = 200, body = Answer, description = "It had been asked for"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not paid, or less than that is left"),
+        (status = "4XX", body = Problem, content_type = "application/problem+json", description = "The request is wrong"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "Not known now, ask again"),
+    ),
+)]
+pub(super) async fn refund(
+    State(api): State<Arc<Api>>,
+    Id(order_id): Id<OrderId>,
+    asking: Asking<Refund>,
+) -> Result<Response, Problem> {
+    let id = quoted(order_id.as_str());
+    let own = quoted(&number("rf_", &asking.ticket));
+    let fields = asking.body.fields(&api)?.with("order_id", &id)?;
+    let fields = if fields.has("refund_id") {
+        fields
+    } else {
+        fields.with("refund_id", &own)?
+    };
+    let event = read_event(EventType::OrderRefund, &fields)?;
+    let reply = ask(&api, event, asking.ticket, asking.traceparent).await?;
+    answer(&order_id, reply, StatusCode::ACCEPTED)
 }
 
 /// Asks something of the order in the address.

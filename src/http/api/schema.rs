@@ -152,6 +152,19 @@ pub(super) struct Cancellation {
     reason: Option<String>,
 }
 
+/// Money to be given back.
+#[derive(ToSchema)]
+pub(super) struct NewRefund {
+    /// Your number of it; made from the Idempotency-Key if absent.
+    #[schema(schema_with = optional_id)]
+    refund_id: Option<String>,
+    /// In minor units; all that is left if absent.
+    #[schema(minimum = 1, maximum = 1_000_000_000_000_000_i64)]
+    amount_minor: Option<i64>,
+    /// For the history.
+    reason: Option<String>,
+}
+
 /// The stock that there is from now on.
 #[derive(ToSchema)]
 pub(super) struct NewStock {

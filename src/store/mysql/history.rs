@@ -35,6 +35,22 @@ impl History for MySqlStore {
         Ok((now, ids.collect::<Result<_>>()?))
     }
 
+    async fn due_reminders(&self, limit: u32) -> Result<(Timestamp, Vec<OrderId>)> {
+        const DUE_REMINDERS: &str = "
+            SELECT order_id FROM orders
+            WHERE remind_at <= ?
+            ORDER BY remind_at, order_id
+            LIMIT ?";
+        let now = self.database.now().await?;
+        let select = sqlx::query(DUE_REMINDERS).bind(now.0).bind(limit);
+        let rows = self.database.fetch(select).await?;
+        let ids = rows.iter().map(|row| {
+            let id = Reader::new(row, "orders", 1).text(0)?;
+            Ok(OrderId::literal(id))
+        });
+        Ok((now, ids.collect::<Result<_>>()?))
+    }
+
     async fn order_summary(&self, order_id: &str) -> Result<Option<OrderSummary>> {
         let mut tx = self.database.snapshot().await?;
         let summary = order_summary(&mut tx, order_id).await?;

@@ -15,7 +15,7 @@ impl Orders for MySqlTx {
     async fn load_orders(&mut self, ids: &[&OrderId]) -> Result<Vec<Order>> {
         const LOAD: &str = "
             SELECT o.order_id, o.user_id, o.status, o.version, o.currency, o.total_minor, o.paid_minor,
-                o.refunded_minor, o.pay_deadline, o.fingerprint
+                o.refunded_minor, o.pay_deadline, o.fingerprint, o.remind_at
             FROM JSON_TABLE(?, '$[*]' COLUMNS (order_id VARBINARY(512) PATH '$')) AS wanted
             STRAIGHT_JOIN orders AS o FORCE INDEX (PRIMARY) ON o.order_id = wanted.order_id
             FOR UPDATE";
@@ -110,10 +110,10 @@ impl Orders for MySqlTx {
         const INSERT: &str = "
             INSERT INTO orders
                 (order_id, user_id, status, version, currency, total_minor, paid_minor, refunded_minor,
-                pay_deadline, fingerprint, created_at, updated_at)
+                pay_deadline, fingerprint, remind_at, created_at, updated_at)
             SELECT new.order_id, new.user_id, new.status, new.version, new.currency, new.total_minor,
                 new.paid_minor, new.refunded_minor, new.pay_deadline,
-                SUBSTRING(fingerprints.bytes, new.fingerprint, 32), ?, ?
+                SUBSTRING(fingerprints.bytes, new.fingerprint, 32), new.remind_at, ?, ?
             FROM (SELECT CAST(? AS BINARY) AS bytes) AS fingerprints
             STRAIGHT_JOIN JSON_TABLE(?, '$[*]' COLUMNS (
                 order_id VARBINARY(512) PATH '$[0]',
@@ -125,7 +125,8 @@ impl Orders for MySqlTx {
                 paid_minor BIGINT PATH '$[6]',
                 refunded_minor BIGINT PATH '$[7]',
                 pay_deadline BIGINT PATH '$[8]',
-                fingerprint BIGINT PATH '$[9]')) AS new";
+                fingerprint BIGINT PATH '$[9]',
+                remind_at BIGINT PATH '$[10]')) AS new";
         if orders.is_empty() {
             return Ok(());
         }
@@ -145,6 +146,7 @@ impl Orders for MySqlTx {
                     order.refunded_minor,
                     order.pay_deadline.0,
                     fingerprint,
+                    order.remind_at.map(|at| at.0),
                 )
             }),
             |a, b| a.0.cmp(b.0),
@@ -223,13 +225,15 @@ impl Orders for MySqlTx {
                 version BIGINT PATH '$[4]',
                 paid_minor BIGINT PATH '$[5]',
                 refunded_minor BIGINT PATH '$[6]',
-                pay_deadline BIGINT PATH '$[7]')) AS new
+                pay_deadline BIGINT PATH '$[7]',
+                remind_at BIGINT PATH '$[8]')) AS new
             STRAIGHT_JOIN orders AS o FORCE INDEX (PRIMARY) ON o.order_id = new.order_id
             SET o.status = new.status,
                 o.version = new.version,
                 o.paid_minor = new.paid_minor,
                 o.refunded_minor = new.refunded_minor,
                 o.pay_deadline = new.pay_deadline,
+                o.remind_at = new.remind_at,
                 o.updated_at = ?
             WHERE o.status = new.was AND o.version = new.was_version";
         if updates.is_empty() {
@@ -247,6 +251,7 @@ impl Orders for MySqlTx {
                     order.paid_minor,
                     order.refunded_minor,
                     order.pay_deadline.0,
+                    order.remind_at.map(|at| at.0),
                 )
             }),
             |a, b| a.0.cmp(b.0),
@@ -405,6 +410,7 @@ fn order(row: &MySqlRow) -> Result<Order> {
         paid_minor: row.get(6)?,
         refunded_minor: row.get(7)?,
         pay_deadline: Timestamp(row.get(8)?),
+        remind_at: row.get::<Option<i64>>(10)?.map(Timestamp),
         fingerprint: Fingerprint::from_bytes(row.get(9)?)
             .ok_or_else(|| row.corrupt("the fingerprint has not 32 bytes"))?,
     })

@@ -35,6 +35,21 @@ impl History for PostgresStore {
         Ok((now, ids.collect()))
     }
 
+    async fn due_reminders(&self, limit: u32) -> Result<(Timestamp, Vec<OrderId>)> {
+        const DUE_REMINDERS: &str = "
+            SELECT order_id FROM orders
+            WHERE remind_at <= $1
+            ORDER BY remind_at, order_id
+            LIMIT $2";
+        let now = self.database.now().await?;
+        let select = sqlx::query(DUE_REMINDERS)
+            .bind(now.0)
+            .bind(i64::from(limit));
+        let ids: Vec<(String,)> = read(&self.database.fetch(select).await?)?;
+        let ids = ids.iter().map(|(id,)| OrderId::literal(id));
+        Ok((now, ids.collect()))
+    }
+
     async fn order_summary(&self, order_id: &str) -> Result<Option<OrderSummary>> {
         let mut tx = self.database.begin(SNAPSHOT).await?;
         let summary = order_summary(&mut tx, order_id).await?;

@@ -15,7 +15,7 @@ impl Orders for PostgresTx {
     async fn load_orders(&mut self, ids: &[&OrderId]) -> Result<Vec<Order>> {
         const LOAD: &str = "
             SELECT order_id, user_id, status, version, currency, total_minor, paid_minor, refunded_minor,
-                pay_deadline, fingerprint
+                pay_deadline, fingerprint, remind_at
             FROM orders
             WHERE order_id = ANY ($1)
             ORDER BY order_id
@@ -96,13 +96,13 @@ impl Orders for PostgresTx {
         const INSERT: &str = "
             INSERT INTO orders
                 (order_id, user_id, status, version, currency, total_minor, paid_minor, refunded_minor,
-                pay_deadline, fingerprint, created_at, updated_at)
+                pay_deadline, fingerprint, remind_at, created_at, updated_at)
             SELECT new.order_id, new.user_id, new.status, new.version, new.currency, new.total_minor,
-                new.paid_minor, new.refunded_minor, new.pay_deadline, new.fingerprint, $1, $1
+                new.paid_minor, new.refunded_minor, new.pay_deadline, new.fingerprint, new.remind_at, $1, $1
             FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[],
-                    $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])
+                    $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bigint[])
                 AS new (order_id, user_id, status, version, currency, total_minor,
-                    paid_minor, refunded_minor, pay_deadline, fingerprint)
+                    paid_minor, refunded_minor, pay_deadline, fingerprint, remind_at)
             ORDER BY new.order_id COLLATE \"C\"";
         if orders.is_empty() {
             return Ok(());
@@ -119,7 +119,8 @@ impl Orders for PostgresTx {
             .bind(column(orders(), |order| order.paid_minor))
             .bind(column(orders(), |order| order.refunded_minor))
             .bind(column(orders(), |order| order.pay_deadline.0))
-            .bind(column(orders(), |order| &order.fingerprint.0[..]));
+            .bind(column(orders(), |order| &order.fingerprint.0[..]))
+            .bind(column(orders(), |order| order.remind_at.map(|at| at.0)));
         self.execute(insert).await.map(drop)
     }
 
@@ -175,10 +176,12 @@ impl Orders for PostgresTx {
                 paid_minor = new.paid_minor,
                 refunded_minor = new.refunded_minor,
                 pay_deadline = new.pay_deadline,
+                remind_at = new.remind_at,
                 updated_at = $1
             FROM unnest($2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[],
-                    $8::bigint[], $9::bigint[])
-                AS new (order_id, was, was_version, status, version, paid_minor, refunded_minor, pay_deadline)
+                    $8::bigint[], $9::bigint[], $10::bigint[])
+                AS new (order_id, was, was_version, status, version, paid_minor, refunded_minor, pay_deadline,
+                    remind_at)
             WHERE orders.order_id = new.order_id AND orders.status = new.was
                 AND orders.version = new.was_version";
         if updates.is_empty() {
@@ -193,7 +196,10 @@ impl Orders for PostgresTx {
             .bind(column(updates, |update| update.order.version))
             .bind(column(updates, |update| update.order.paid_minor))
             .bind(column(updates, |update| update.order.refunded_minor))
-            .bind(column(updates, |update| update.order.pay_deadline.0));
+            .bind(column(updates, |update| update.order.pay_deadline.0))
+            .bind(column(updates, |update| {
+                update.order.remind_at.map(|at| at.0)
+            }));
         let written = self.execute(update).await?;
         all_written("orders", written, updates.len())
     }
@@ -321,6 +327,7 @@ fn order(row: &PgRow) -> Result<Order> {
         paid_minor: row.get(6)?,
         refunded_minor: row.get(7)?,
         pay_deadline: Timestamp(row.get(8)?),
+        remind_at: row.get::<Option<i64>>(10)?.map(Timestamp),
         fingerprint: Fingerprint::from_bytes(row.get(9)?)
             .ok_or_else(|| row.corrupt("the fingerprint has not 32 bytes"))?,
     })

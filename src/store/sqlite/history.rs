@@ -34,6 +34,22 @@ impl History for SqliteStore {
         Ok((now, ids.iter().map(|id| OrderId::literal(id)).collect()))
     }
 
+    async fn due_reminders(&self, limit: u32) -> Result<(Timestamp, Vec<OrderId>)> {
+        const DUE_REMINDERS: &str = "
+            SELECT order_id FROM orders
+            WHERE remind_at <= ?1
+            ORDER BY remind_at, order_id
+            LIMIT ?2";
+        let now = self.database.now();
+        let ids: Vec<String> = sqlx::query_scalar(DUE_REMINDERS)
+            .bind(now.0)
+            .bind(limit)
+            .fetch_all(self.readers())
+            .await
+            .map_err(from_sqlx)?;
+        Ok((now, ids.iter().map(|id| OrderId::literal(id)).collect()))
+    }
+
     async fn order_summary(&self, order_id: &str) -> Result<Option<OrderSummary>> {
         // One transaction, so that all rows are of one state.
         let mut tx = self.readers().begin().await.map_err(from_sqlx)?;

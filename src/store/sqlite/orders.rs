@@ -15,7 +15,7 @@ impl Orders for SqliteTx {
     async fn load_orders(&mut self, ids: &[&OrderId]) -> Result<Vec<Order>> {
         const LOAD: &str = "
             SELECT order_id, user_id, status, version, currency, total_minor, paid_minor, refunded_minor,
-                pay_deadline, fingerprint
+                pay_deadline, fingerprint, remind_at
             FROM orders
             WHERE order_id IN (SELECT value FROM json_each(?1))";
         if ids.is_empty() {
@@ -91,9 +91,9 @@ impl Orders for SqliteTx {
         const INSERT: &str = "
             INSERT INTO orders
                 (order_id, user_id, status, version, currency, total_minor, paid_minor, refunded_minor,
-                pay_deadline, fingerprint, created_at, updated_at)
+                pay_deadline, fingerprint, remind_at, created_at, updated_at)
             SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-                value ->> 7, value ->> 8, substr(?3, value ->> 9, 32), ?1, ?1
+                value ->> 7, value ->> 8, substr(?3, value ->> 9, 32), value ->> 10, ?1, ?1
             FROM json_each(?2)";
         if orders.is_empty() {
             return Ok(());
@@ -113,6 +113,7 @@ impl Orders for SqliteTx {
                 order.refunded_minor,
                 order.pay_deadline.0,
                 fingerprint,
+                order.remind_at.map(|at| at.0),
             )
         }))?;
         let insert = sqlx::query(INSERT)
@@ -160,6 +161,7 @@ impl Orders for SqliteTx {
                 paid_minor = new.value ->> 5,
                 refunded_minor = new.value ->> 6,
                 pay_deadline = new.value ->> 7,
+                remind_at = new.value ->> 8,
                 updated_at = ?1
             FROM json_each(?2) AS new
             WHERE order_id = new.value ->> 0 AND status = new.value ->> 1 AND version = new.value ->> 2";
@@ -177,6 +179,7 @@ impl Orders for SqliteTx {
                 order.paid_minor,
                 order.refunded_minor,
                 order.pay_deadline.0,
+                order.remind_at.map(|at| at.0),
             )
         }))?;
         let update = sqlx::query(UPDATE).bind(now.0).bind(set);
@@ -292,6 +295,7 @@ fn order(row: &SqliteRow) -> Result<Order> {
         paid_minor: row.get(6)?,
         refunded_minor: row.get(7)?,
         pay_deadline: Timestamp(row.get(8)?),
+        remind_at: row.get::<Option<i64>>(10)?.map(Timestamp),
         fingerprint: Fingerprint::from_bytes(row.get(9)?)
             .ok_or_else(|| row.corrupt("the fingerprint has not 32 bytes"))?,
     })

@@ -134,6 +134,8 @@ impl Orders {
             "order.expire" => self.expire(order_id, now_ms, by_clock),
             "order.ship" => self.ship(order_id),
             "order.complete" => self.complete(order_id),
+            "order.refund" => self.ask_back(order_id, data),
+            "order.remind" => Some(Verdict::Stale.into()),
             "stock.deducted" => self.deducted(order_id),
             "payment.succeeded" => self.payment_succeeded(order_id, data),
             "payment.failed" => self.payment_failed(order_id),
@@ -201,12 +203,13 @@ impl Orders {
             }
             Status::Paid => {
                 order.moved(Status::Closed);
-                let left = order.paid_minor - order.refunded_minor;
                 let mut said = closed(Said::applied(), order_id, reason);
-                if left > 0 {
-                    let (provider, trade_no) = self.accepted(order_id)?;
-                    said.emits
-                        .push(self.ask_refund(&provider, &trade_no, left)?);
+                if let Some((provider, trade_no)) = self.accepted(order_id) {
+                    let left = self.left(&provider, &trade_no)?;
+                    if left > 0 {
+                        said.emits
+                            .push(self.ask_refund(&provider, &trade_no, left)?);
+                    }
                 }
                 said
             }
@@ -263,6 +266,54 @@ impl Orders {
             Status::Closed => Said::rejected("order_closed"),
             Status::Refunded => Said::rejected("order_refunded"),
         })
+    }
+
+    fn ask_back(&mut self, order_id: &str, data: &Value) -> Option<Said> {
+        match self.orders.get(order_id)?.status {
+            Status::WaitPay => return Some(Said::rejected("not_paid")),
+            Status::Closed => return Some(Said::rejected("order_closed")),
+            Status::Refunded => return Some(Said::rejected("order_refunded")),
+            Status::Paid | Status::Shipped | Status::Completed => {}
+        }
+        let Some((provider, trade_no)) = self.accepted(order_id) else {
+            return Some(Said::rejected("refund_exceeds_paid"));
+        };
+        let wanted = int(data, "amount_minor");
+        let parts = [&provider[..], &trade_no, text(data, "refund_id")?];
+        let number = (
+            provider.clone(),
+            refund_no(&provider, &super::joined(&parts, "/")),
+        );
+        if let Some(known) = self.refunds.get(&number) {
+            let same = wanted.is_none() || wanted == Some(known.amount_minor);
+            return Some(if same {
+                Verdict::Duplicate.into()
+            } else {
+                Verdict::Conflict.into()
+            });
+        }
+        let left = self.left(&provider, &trade_no)?;
+        let amount = wanted.unwrap_or(left);
+        if amount < 1 || amount > left {
+            return Some(Said::rejected("refund_exceeds_paid"));
+        }
+        self.orders.get_mut(order_id)?.version += 1;
+        let mut said = Said::applied();
+        said.emits.push(self.request(number, &trade_no, amount)?);
+        Some(said)
+    }
+
+    /// What of a payment has neither been given back nor been asked for.
+    fn left(&self, provider: &str, trade_no: &str) -> Option<i64> {
+        let trade = (provider.to_owned(), trade_no.to_owned());
+        let of_it = |of: &str, refund: &Refund| {
+            of == provider
+                && refund.trade_no.as_deref() == Some(trade_no)
+                && refund.status != RefundStatus::Failed
+        };
+        let gone = self.refunds.iter().filter(|((of, _), it)| of_it(of, it));
+        let gone: i64 = gone.map(|(_, refund)| refund.amount_minor).sum();
+        Some(self.payments.get(&trade)?.amount_minor - gone)
     }
 
     fn deducted(&mut self, order_id: &str) -> Option<Said> {
@@ -483,16 +534,25 @@ impl Orders {
     }
 
     fn ask_refund(&mut self, provider: &str, trade_no: &str, amount: i64) -> Option<Emitted> {
-        let trade = (provider.to_owned(), trade_no.to_owned());
-        let payment = self.payments.get(&trade)?;
         // A number that somebody has used for a refund is not used again.
         let mut number = (provider.to_owned(), refund_no(provider, trade_no));
         while self.refunds.contains_key(&number) {
             number.1 = refund_no(provider, &number.1);
         }
+        self.request(number, trade_no, amount)
+    }
+
+    fn request(
+        &mut self,
+        number: (String, String),
+        trade_no: &str,
+        amount: i64,
+    ) -> Option<Emitted> {
+        let trade = (number.0.clone(), trade_no.to_owned());
+        let payment = self.payments.get(&trade)?;
         let requested = json!({
             "order_id": payment.order_id,
-            "provider": provider,
+            "provider": number.0,
             "trade_no": trade_no,
             "refund_no": number.1,
             "amount_minor": amount,

@@ -572,6 +572,7 @@ fn stories_reach_every_outcome_and_rejection() {
         "insufficient_balance",
         "insufficient_stock",
         "not_due",
+        "not_paid",
         "nothing_deducted",
         "nothing_out",
         "nothing_to_reverse",

@@ -289,8 +289,8 @@ impl System {
         };
         let pay_timeout = PAY_WITHIN;
         Ok(Self {
-            order: parts.processor(OrderRole { pay_timeout }),
-            payment: parts.processor(PaymentRole { pay_timeout }),
+            order: parts.processor(OrderRole::new(pay_timeout)),
+            payment: parts.processor(PaymentRole::new(pay_timeout)),
             inventory: parts.processor(InventoryRole),
             account: parts.processor(AccountRole {
                 points: PointsRule {

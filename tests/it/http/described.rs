@@ -34,6 +34,7 @@ async fn the_description_names_every_route_and_needs_no_key() {
             "post /v1/orders",
             "post /v1/orders/{order_id}/cancel",
             "post /v1/orders/{order_id}/complete",
+            "post /v1/orders/{order_id}/refunds",
             "post /v1/orders/{order_id}/ship",
             "put /v1/stock/{sku_id}",
         ]

@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 use std::process::Output;
 
 /// Every route that needs a key.
-const ROUTES: [(&str, &str); 8] = [
+const ROUTES: [(&str, &str); 9] = [
     ("POST", "/v1/orders"),
     ("GET", "/v1/orders/O1"),
     ("POST", "/v1/orders/O1/cancel"),
     ("POST", "/v1/orders/O1/ship"),
     ("POST", "/v1/orders/O1/complete"),
+    ("POST", "/v1/orders/O1/refunds"),
     ("GET", "/v1/stock/S1"),
     ("PUT", "/v1/stock/S1"),
     ("GET", "/v1/accounts/U1"),

@@ -145,6 +145,50 @@ async fn a_payment_before_its_order_waits_for_it_and_a_late_one_is_given_back() 
 }
 
 #[tokio::test]
+async fn money_is_asked_back_once_and_never_more_than_was_paid() {
+    let shop = Shop::new("").await;
+    let (mut serving, client) = shop.open_all().await;
+    let stock = json!({"available": 5});
+    client
+        .put("/v1/stock/S1", ("if-none-match", "*"), &stock)
+        .await;
+    let path = "/v1/orders/O1/refunds";
+    let part = json!({"refund_id": "A1", "amount_minor": 500});
+    client
+        .post("/v1/orders", &order("O1", "S1"))
+        .await
+        .is(201, "applied");
+    let unpaid = client.post(path, &part).await;
+    unpaid.is_problem(409, "not_paid");
+    pay(&shop.site, "O1", "T1", 1999).await;
+    comes_to(&client, "O1", "PAID").await;
+    // The rejection was the answer to that request for good; this is another one.
+    client.post(path, &part).await.is(200, "duplicate");
+    let part = json!({"refund_id": "A2", "amount_minor": 500});
+    client.post_as("a", path, &part).await.is(202, "applied");
+    client.post_as("a", path, &part).await.is(202, "applied");
+    client.post(path, &part).await.is(200, "duplicate");
+    let other = json!({"refund_id": "A2", "amount_minor": 501});
+    client.post(path, &other).await.is_problem(409, "conflict");
+    let much = json!({"amount_minor": 1500});
+    let answer = client.post(path, &much).await;
+    answer.is_problem(409, "refund_exceeds_paid");
+    client.post(path, &json!({})).await.is(202, "applied");
+    let read = client.get("/v1/orders/O1").await.body;
+    let refunds = read["refunds"].as_array().unwrap();
+    let mut asked: Vec<_> = refunds
+        .iter()
+        .map(|refund| (&refund["status"], refund["amount_minor"].as_i64()))
+        .collect();
+    asked.sort_by_key(|(_, amount)| *amount);
+    let requested = json!("REQUESTED");
+    assert_eq!(asked, [(&requested, Some(500)), (&requested, Some(1499))]);
+    serving.settles(&shop.site).await;
+    serving.stops(Signal::TERM).await;
+    shop.site.reconciles();
+}
+
+#[tokio::test]
 async fn an_order_id_that_is_taken_is_a_duplicate_or_a_conflict() {
     let shop = Shop::new("").await;
     let (_serving, client) = shop.open().await;

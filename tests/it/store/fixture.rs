@@ -322,6 +322,7 @@ pub(crate) fn order(id: &str) -> Order {
         paid_minor: 0,
         refunded_minor: 0,
         pay_deadline: NOW.plus(Duration::from_secs(1800)),
+        remind_at: None,
         fingerprint: print(9),
     }
 }

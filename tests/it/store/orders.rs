@@ -130,6 +130,7 @@ pub(super) async fn an_update_writes_the_whole_row(fresh: &Fresh) {
     let new = Order {
         refunded_minor: 12,
         pay_deadline: NOW,
+        remind_at: None,
         ..paid(&was)
     };
     update(&mut *tx, &[from(&was, &new)]).await.unwrap();

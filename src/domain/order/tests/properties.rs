@@ -49,6 +49,9 @@ fn an_event() -> impl Strategy<Value = (OrderEvent, Context)> {
         OrderEvent::StockDeducted(of("O1")),
         stock_rejected("O1"),
         pay_failed("O1", "T1"),
+        ask_back("O1", "A1", Some(500)),
+        ask_back("O1", "A2", Some(1500)),
+        ask_back("O1", "A3", None),
     ];
     let failures = numbers.prop_map(|refund_no| refund_failed("O1", &refund_no));
     let events = prop_oneof![
@@ -118,6 +121,22 @@ fn assert_sound(rows: &OrderRows) {
     assert_eq!(numbers.len(), refunds.len());
 }
 
+/// What is asked for, was asked for before and was given back is not more than was paid.
+fn assert_asked_within_paid(rows: &OrderRows, emits: &[Event]) {
+    for emitted in emits {
+        let Event::Notice(Notice::RefundRequested(asked)) = emitted else {
+            continue;
+        };
+        let of_it = |refund: &&Refund| refund.trade_no.as_ref() == Some(&asked.trade_no);
+        let refunds = rows.state.refunds.iter().filter(of_it);
+        let open = refunds.filter(|refund| refund.status != RefundStatus::Failed);
+        let sum: i64 = open.map(|refund| refund.amount_minor).sum();
+        let mut payments = rows.state.payments.iter();
+        let payment = payments.find(|payment| payment.trade_no == asked.trade_no);
+        assert!(sum <= payment.unwrap().amount_minor, "{asked:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
@@ -128,6 +147,7 @@ proptest! {
         for (event, context) in &events {
             let emits = rows.handle(event, context).emits;
             assert_sound(&rows);
+            assert_asked_within_paid(&rows, &emits);
             let emitted = |kind| emits.iter().filter(|e| e.event_type() == kind).count();
             closed += emitted(EventType::OrderClosed);
             paid += emitted(EventType::OrderPaid);
