@@ -181,6 +181,8 @@ pub struct OrderState {
     pub payments: Vec<Payment>,
     /// Its refunds.
     pub refunds: Vec<Refund>,
+    /// Numbers that it would ask for refunds under, and that other orders' refunds have.
+    pub taken: Vec<(Provider, RefundNo)>,
 }
 
 /// What a decision needs beside the rows of the order.
@@ -292,7 +294,7 @@ pub fn decide(state: &OrderState, event: &OrderEvent, context: &Context) -> Orde
         },
         OrderEvent::Refund(refund) => match order.status {
             WaitPay => Rejection::NotPaid.into(),
-            Paid | Shipped | Completed => at.ask_back(refund),
+            Paid | Shipped | Completed => at.ask_back(refund, context),
             Closed => Rejection::OrderClosed.into(),
             Refunded => Rejection::OrderRefunded.into(),
         },
@@ -333,6 +335,12 @@ pub fn refund_no(provider: &Provider, trade_no: &TradeNo) -> RefundNo {
     hash.update(trade_no.as_str());
     let digits = hex::encode(&hash.finalize()[..12]);
     RefundNo::literal(&format!("RF{digits}"))
+}
+
+/// The number to take where a refund has `refund_no` already.
+#[must_use]
+pub fn next_refund_no(provider: &Provider, refund_no: &RefundNo) -> RefundNo {
+    self::refund_no(provider, &TradeNo::literal(refund_no.as_str()))
 }
 
 /// The number of the refund that somebody asks for of a payment: one for each of the order's requests.
@@ -469,7 +477,10 @@ impl Standing<'_> {
     }
 
     /// Asks for money of the order's own payment, at most what nobody has asked for.
-    fn ask_back(&self, event: &OrderRefund) -> OrderDecision {
+    fn ask_back(&self, event: &OrderRefund, context: &Context) -> OrderDecision {
+        if context.number_taken {
+            return Rejection::NumberOfAnotherOrder.into();
+        }
         let Some(payment) = self.accepted() else {
             return Rejection::RefundExceedsPaid.into();
         };
@@ -737,12 +748,12 @@ impl Standing<'_> {
         Decision::applied(writes)
     }
 
-    /// Asks for `amount_minor` of a payment under a number that the order's refunds do not have yet,
-    /// so that no row of a refund that somebody made under it is lost.
+    /// Asks for `amount_minor` of a payment under a number that no refund has yet, so that no row of a refund
+    /// that somebody made under it is lost.
     fn ask_refund(&self, payment: &Payment, amount_minor: i64) -> (Refund, Event) {
         let mut number = refund_no(&payment.provider, &payment.trade_no);
-        while self.known_refund(&payment.provider, &number).is_some() {
-            number = refund_no(&payment.provider, &TradeNo::literal(number.as_str()));
+        while self.is_used(&payment.provider, &number) {
+            number = next_refund_no(&payment.provider, &number);
         }
         requested(payment, number, amount_minor)
     }
@@ -760,6 +771,12 @@ impl Standing<'_> {
     fn known_refund(&self, provider: &Provider, refund_no: &RefundNo) -> Option<&Refund> {
         let mut refunds = self.state.refunds.iter();
         refunds.find(|r| r.provider == *provider && r.refund_no == *refund_no)
+    }
+
+    fn is_used(&self, provider: &Provider, refund_no: &RefundNo) -> bool {
+        let mut taken = self.state.taken.iter();
+        self.known_refund(provider, refund_no).is_some()
+            || taken.any(|(by, number)| by == provider && number == refund_no)
     }
 
     /// Minor units of `payment` that have been given back.

@@ -3,8 +3,10 @@
 
 use super::role::decode_typed;
 use super::{Role, Ruling};
-use crate::domain::event::{OrderEvent, OrderLine};
-use crate::domain::order::{self, Context, Order, OrderState, OrderStatus, RefundStatus};
+use crate::domain::event::{OrderEvent, OrderLine, OrderRefund};
+use crate::domain::order::{
+    self, Context, Order, OrderState, OrderStatus, Payment, PaymentStatus, RefundStatus,
+};
 use crate::domain::{
     Fingerprint, Key, OrderId, Provider, RefundNo, RoleName, Timestamp, TradeNo, Verdict,
 };
@@ -196,6 +198,8 @@ impl OrderRows {
                 slot.state.payments.push(payment);
             }
         }
+        let mut asked = self.numbers_to_ask_under(events);
+        refunds.extend(asked.iter().map(|(provider, number)| (provider, number)));
         for refund in tx.load_refunds(&ids, &refunds).await? {
             let number = (refund.provider.clone(), refund.refund_no.clone());
             self.refunds.insert(number, refund.order_id.clone());
@@ -203,11 +207,87 @@ impl OrderRows {
                 slot.state.refunds.push(refund);
             }
         }
-        Ok(())
+        // A number that is used has a next one, which may be used too: hardly ever.
+        loop {
+            asked.retain(|number| self.refunds.contains_key(number));
+            for (provider, number) in &mut asked {
+                *number = order::next_refund_no(provider, number);
+            }
+            if asked.is_empty() {
+                return Ok(());
+            }
+            let numbers: Vec<_> = asked.iter().map(|(by, number)| (by, number)).collect();
+            for refund in tx.load_refunds(&[], &numbers).await? {
+                let number = (refund.provider, refund.refund_no);
+                self.refunds.insert(number, refund.order_id);
+            }
+        }
+    }
+
+    /// The numbers under which these events may have refunds asked for, if no refund has them yet.
+    fn numbers_to_ask_under(&self, events: &[&OrderEvent]) -> Vec<(Provider, RefundNo)> {
+        let mut numbers = Vec::new();
+        for event in events {
+            match event {
+                OrderEvent::PaymentSucceeded(event) => {
+                    let number = order::refund_no(&event.provider, &event.trade_no);
+                    numbers.push((event.provider.clone(), number));
+                }
+                OrderEvent::Cancel(_) | OrderEvent::StockRejected(_) => {
+                    for payment in self.payments(event.order_id()) {
+                        let number = order::refund_no(&payment.provider, &payment.trade_no);
+                        numbers.push((payment.provider.clone(), number));
+                    }
+                }
+                OrderEvent::Refund(event) => numbers.extend(self.number_of(event)),
+                OrderEvent::Create(_)
+                | OrderEvent::Expire(_)
+                | OrderEvent::Ship(_)
+                | OrderEvent::Complete(_)
+                | OrderEvent::Remind(_)
+                | OrderEvent::StockDeducted(_)
+                | OrderEvent::PaymentFailed(_)
+                | OrderEvent::RefundSucceeded(_)
+                | OrderEvent::RefundFailed(_) => {}
+            }
+        }
+        numbers
+    }
+
+    fn payments(&self, order_id: &OrderId) -> &[Payment] {
+        let slot = self.orders.get(order_id);
+        slot.map_or(&[], |slot| &slot.state.payments)
+    }
+
+    /// The number of the refund that is asked for, once the order is paid.
+    fn number_of(&self, event: &OrderRefund) -> Option<(Provider, RefundNo)> {
+        let mut payments = self.payments(&event.order_id).iter();
+        let payment = payments.find(|payment| payment.status == PaymentStatus::Accepted)?;
+        let (provider, trade_no) = (&payment.provider, &payment.trade_no);
+        let number = order::refund_no_of(provider, trade_no, &event.refund_id);
+        Some((provider.clone(), number))
+    }
+
+    /// The numbers under which an event would have a refund asked for, as far as other orders' refunds have
+    /// them.
+    fn taken(&self, event: &OrderEvent) -> Vec<(Provider, RefundNo)> {
+        let mut taken = Vec::new();
+        for (provider, mut number) in self.numbers_to_ask_under(&[event]) {
+            while let Some(owner) = self.refunds.get(&(provider.clone(), number.clone())) {
+                let next = order::next_refund_no(&provider, &number);
+                if owner != event.order_id() {
+                    taken.push((provider.clone(), number));
+                }
+                number = next;
+            }
+        }
+        taken
     }
 
     pub(super) fn decide(&mut self, event: &OrderEvent, key: &Key, context: &Context) -> Ruling {
+        let taken = self.taken(event);
         let slot = self.orders.entry(event.order_id().clone()).or_default();
+        slot.state.taken = taken;
         let decision = order::decide(&slot.state, event, context);
         let ruling = Ruling::from(&decision);
         match decision.verdict {
@@ -226,11 +306,14 @@ impl OrderRows {
             | OrderEvent::Expire(_)
             | OrderEvent::Ship(_)
             | OrderEvent::Complete(_)
-            | OrderEvent::Refund(_)
             | OrderEvent::Remind(_)
             | OrderEvent::StockDeducted(_)
             | OrderEvent::StockRejected(_)
             | OrderEvent::PaymentFailed(_) => None,
+            OrderEvent::Refund(event) => {
+                let number = self.number_of(event);
+                number.and_then(|number| self.refunds.get(&number))
+            }
             OrderEvent::PaymentSucceeded(event) => {
                 let number = (event.provider.clone(), event.trade_no.clone());
                 self.trades.get(&number)

@@ -5,6 +5,7 @@ use crate::support::{
     Memory, PAY_TIMEOUT, World, and, create, create_worth, envelope, of, outcomes, paid, refunded,
 };
 use orderonce::broker::{Broker, Headers};
+use orderonce::domain::order::refund_no;
 use orderonce::domain::{RetryPolicy, RoleName};
 use orderonce::store::sqlite::{Database, Options, SqliteStore};
 use orderonce::store::{self, Store};
@@ -837,5 +838,34 @@ async fn two_processes_whose_clocks_are_90_seconds_apart_never_do_the_same_thing
     assert_eq!(world.available("A").await, 5);
     assert_eq!(world.available("B").await, 1);
     assert_eq!(world.dead().await, [""; 0]);
+    world.adds_up().await;
+}
+
+/// Somebody reports a refund under the number that we would ask under, for another order: we ask under the next one.
+#[tokio::test]
+async fn a_refund_number_that_another_order_has_is_not_used_again() {
+    let world = World::new().await;
+    world.stock("A", 10).await;
+    for order_id in ["O1", "O2"] {
+        world
+            .publish("order.create", create(order_id, &[("A", 1)]))
+            .await;
+    }
+    world.drain().await;
+    let number = refund_no(&"card".parse().unwrap(), &"T2".parse().unwrap());
+    let failed = json!({"order_id": "O2", "provider": "card", "refund_no": number.as_str()});
+    for (event_type, data) in [
+        ("payment.succeeded", paid("O1", "T1", 1000)),
+        ("payment.succeeded", paid("O2", "T9", 1000)),
+        ("refund.failed", failed),
+        ("payment.succeeded", paid("O1", "T2", 1000)),
+    ] {
+        world.publish(event_type, data).await;
+        world.drain().await;
+    }
+    let refunds = world
+        .rows("SELECT order_id, status, amount_minor FROM refund ORDER BY order_id")
+        .await;
+    assert_eq!(refunds, ["O1 REQUESTED 1000", "O2 FAILED 0"]);
     world.adds_up().await;
 }

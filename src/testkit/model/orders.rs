@@ -285,6 +285,9 @@ impl Orders {
             refund_no(&provider, &super::joined(&parts, "/")),
         );
         if let Some(known) = self.refunds.get(&number) {
+            if known.order_id != order_id {
+                return Some(Said::rejected("number_of_another_order"));
+            }
             let same = wanted.is_none() || wanted == Some(known.amount_minor);
             return Some(if same {
                 Verdict::Duplicate.into()

@@ -26,7 +26,8 @@ async fn the_ids_of_what_is_published_come_from_the_cause_and_stay_the_same() {
     world
         .publish_as("second", "order.create", create("O1", &[("A", 1)]))
         .await;
-    let meddle = "INSERT INTO orders SELECT 'O1', 'U', 'CLOSED', 1, 'CNY', 0, 0, 0, 0, x'', 0, 0";
+    let meddle =
+        "INSERT INTO orders SELECT 'O1', 'U', 'CLOSED', 1, 'CNY', 0, 0, 0, 0, x'', 0, 0, NULL";
     let role = Meddled::new(order_role(), meddle, 1);
     let settled = world.run(&RoleName::ORDER, world.processor(role)).await;
     assert_eq!(outcomes(&settled), ["applied"]);
