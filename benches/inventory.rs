@@ -4,7 +4,7 @@
 //! `one_line` makes an order of every goods line of a real shop's day, so a delivery is one claim,
 //! one flow, one reservation, one row of the outbox, and a share in the stock rows of its batch.
 //! `whole_invoice` takes the day's orders as they were, 22 lines on average. Receiving, deciding,
-//! committing and settling are timed; publishing is not.
+//! committing and settling are timed; publishing is not. `measured` is the same with metrics on.
 
 #![expect(
     missing_docs,
@@ -26,6 +26,7 @@ use orderonce::message::{self, Meta, Outgoing};
 use orderonce::ops::demo::FIRST_DAY;
 use orderonce::ops::online_retail::{Import, Options as ImportOptions};
 use orderonce::store::sqlite::{Database, Options, SqliteStore};
+use orderonce::telemetry::metrics;
 use orderonce::worker::inventory::InventoryRole;
 use orderonce::worker::{Processor, Settings, Worker};
 use std::collections::BTreeSet;
@@ -174,12 +175,17 @@ fn inventory(criterion: &mut Criterion) {
         .collect();
     let mut group = criterion.benchmark_group("inventory");
     group.sample_size(10);
-    // The last number is that of the deliveries in one timed run.
+    // The last number is that of the deliveries in one timed run. Metrics stay on once they are.
     for (name, orders, batch_max, run) in [
         ("one_line/batch_max_256", &lines, 256, 4096),
         ("one_line/batch_max_1", &lines, 1, 128),
         ("whole_invoice/batch_max_256", &invoices, 256, 1024),
+        ("one_line/batch_max_256/measured", &lines, 256, 4096),
+        ("one_line/batch_max_1/measured", &lines, 1, 128),
     ] {
+        if name.ends_with("measured") {
+            metrics::install().expect("a recorder");
+        }
         group.throughput(Throughput::Elements(run as u64));
         let mut shop = Shop::open(orders);
         group.bench_function(name, |bencher| {

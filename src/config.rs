@@ -274,7 +274,7 @@ sections! {
 
     /// Saying how the process is.
     health: Health {
-        /// Address and port at which `serve` answers `/live` and `/ready`, such as 127.0.0.1:8080; empty: nowhere.
+        /// Address and port at which `serve` answers `/live`, `/ready` and `/metrics`, such as 127.0.0.1:8080; empty: nowhere.
         listen: String = "listen", "", Kind::Listen;
         /// Pause between two looks at each dependency.
         interval: Duration = "interval_seconds", "1", Kind::Seconds(MILLISECOND..=DAY);
@@ -296,6 +296,16 @@ sections! {
         burst: u32 = "rate_burst", "200", Kind::Integer(1..=1_000_000);
         /// Requests that may wait for the database, at most.
         room: usize = "waiting", "1024", Kind::Integer(1..=1_000_000);
+    }
+
+    /// Traces, sent to a collector.
+    trace: Trace {
+        /// Where a collector takes OTLP over HTTP, such as http://collector:4318; empty: no traces.
+        endpoint: Url = "endpoint", "", Kind::Url(&["http://HOST:PORT", ""]);
+        /// The name of this service in its traces.
+        service: String = "service", "orderonce", Kind::Name;
+        /// One in so many of the traces that begin here is kept; whoever has begun a trace has decided about it.
+        sample_one_in: u32 = "sample_one_in", "1", Kind::Integer(1..=1_000_000);
     }
 
     /// The log, written to standard error.

@@ -30,7 +30,8 @@
 //! ```
 //!
 //! Arrows point down only: [`cli`] calls [`ops`], [`ops`] runs [`worker`], which brings together
-//! [`store`], [`broker`] and [`gate`]; all speak the words of [`domain`]. Start reading at
+//! [`store`], [`broker`] and [`gate`]; all speak the words of [`domain`], and tell what they do by way of
+//! [`telemetry`].
 //! [`worker::batch`], the path of a batch in nine steps. A role of your own is a [`worker::Role`], or
 //! a plain function in a [`worker::handler::HandlerRole`].
 

@@ -1,4 +1,9 @@
-//! The log: what is written to standard error, and how.
+//! What a process tells about itself: the log on standard error here, metrics, and traces.
+
+pub mod metrics;
+mod process;
+pub mod trace;
+pub mod traceparent;
 
 use std::io::{IsTerminal, stderr};
 
@@ -40,7 +45,12 @@ pub fn init(log: &Log) -> Result<(), Error> {
     Ok(subscriber(log, stderr, colours)?.try_init()?)
 }
 
-fn subscriber<W>(
+/// The log as [`init`] starts it, for a place of one's own.
+///
+/// # Errors
+///
+/// If the filter is invalid.
+pub fn subscriber<W>(
     log: &Log,
     writer: W,
     colours: bool,
@@ -71,8 +81,9 @@ where
 
 /// Libraries that are silent unless the filter names them. What the one for AMQP calls an error is told
 /// by our own code where it is one: that a queue is not there yet, or that a connection is lost. The
-/// one for databases shows the text of each statement that takes a second, as a reconciliation's may.
-const SILENT: [&str; 2] = ["lapin", "sqlx"];
+/// one for databases shows the text of each statement that takes a second, as a reconciliation's may. The one
+/// for traces would tell of each batch of spans that a collector does not take.
+const SILENT: [&str; 3] = ["lapin", "sqlx", "opentelemetry"];
 
 fn directives(filter: &str) -> String {
     let silent = SILENT.iter().filter(|library| !filter.contains(**library));
@@ -103,11 +114,17 @@ mod tests {
 
     #[test]
     fn libraries_are_silent_unless_they_are_named() {
-        assert_eq!(directives("info"), "info,lapin=off,sqlx=off");
-        assert_eq!(directives("info,lapin=warn"), "info,lapin=warn,sqlx=off");
+        assert_eq!(
+            directives("info"),
+            "info,lapin=off,sqlx=off,opentelemetry=off"
+        );
+        assert_eq!(
+            directives("info,lapin=warn"),
+            "info,lapin=warn,sqlx=off,opentelemetry=off"
+        );
         assert_eq!(
             directives("info,sqlx::query=warn"),
-            "info,sqlx::query=warn,lapin=off"
+            "info,sqlx::query=warn,lapin=off,opentelemetry=off"
         );
     }
 

@@ -219,6 +219,11 @@ pub trait Broker: Send + Sync + 'static {
         Ok(())
     }
 
+    /// What kind of broker it is, as traces name it.
+    fn system(&self) -> &'static str {
+        "orderonce"
+    }
+
     /// How the connections to the broker are; none if it needs none.
     fn connections(&self) -> Vec<ConnectionState> {
         Vec::new()

@@ -47,6 +47,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<u8> {
         .or_else(|| of(cause, of_deployment))
         .or_else(|| of(cause, of_health))
         .or_else(|| of(cause, of_serve))
+        .or_else(|| of(cause, |_: &telemetry::trace::Error| USAGE))
         .or_else(|| of(cause, |_: &http::Error| USAGE))
         .or_else(|| of(cause, |_: &http::auth::Error| USAGE))
         .or_else(|| of(cause, of_send))

@@ -21,6 +21,7 @@ use crate::ops::{
 };
 use crate::store::DeadFilter;
 use crate::telemetry;
+use crate::telemetry::trace::Traces;
 use crate::worker::supervisor::Door;
 use serde::Serialize;
 use std::fmt;
@@ -91,6 +92,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         | Command::Retention(_)) => {
             let config = load()?.config;
             telemetry::init(&config.log)?;
+            if matches!(command, Command::Serve(_)) && !config.health.listen.is_empty() {
+                telemetry::metrics::install()?;
+            }
             with_config(command, &config, format).await
         }
     }
@@ -300,6 +304,8 @@ async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
     }
     plan.relay &= !args.no_relay;
     plan.janitor &= !args.no_janitor;
+    plan.traces = Traces::start(&deployment.config.trace)?;
+    let traces = plan.traces.clone();
     #[cfg(feature = "testkit")]
     let plan = crate::testkit::kill::arm(plan, |name| std::env::var(name).ok())
         .map_err(|error| Usage(error.to_string()))?;
@@ -310,7 +316,9 @@ async fn run_serve(args: Serve, deployment: &Deployment) -> anyhow::Result<u8> {
         doors.push(Box::new(Server::bind(deployment, &plan).await?));
     }
     let broker = deployment.broker(Topology::default()).await?;
-    serve::serve(deployment, broker, plan, doors, stop).await?;
+    let served = serve::serve(deployment, broker, plan, doors, stop).await;
+    traces.finish().await;
+    served?;
     Ok(0)
 }
 

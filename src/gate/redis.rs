@@ -174,11 +174,14 @@ impl Shared {
         number: u64,
         answer: impl Future<Output = RedisResult<T>>,
     ) -> Option<T> {
+        metrics::counter!("orderonce_redis_round_trips_total").increment(1);
+        let failures = metrics::counter!("orderonce_redis_failures_total");
         let problem = match timeout(self.options.patience, answer).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) => said(&error),
             Err(_) => slow(self.options.patience),
         };
+        failures.increment(1);
         self.change(|breaker| {
             if breaker
                 .connection

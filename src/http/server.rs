@@ -5,6 +5,7 @@ use super::auth::{self, Keys, Rate};
 use super::problem::Problem;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
+use crate::telemetry::trace;
 use crate::worker::desk::{self, Desk};
 use crate::worker::inventory::InventoryRole;
 use crate::worker::order::OrderRole;
@@ -118,12 +119,17 @@ impl Server {
             .layer(middleware::from_fn_with_state(config.timeout, in_time))
             .layer(CatchPanicLayer::custom(panicked))
             .layer(middleware::from_fn(told))
+            .layer(middleware::from_fn_with_state(
+                self.plan.traces.clone(),
+                trace::http,
+            ))
     }
 
     fn desk<R: Role>(&self, role: R, doorway: &Doorway, tasks: &TaskTracker) -> Desk<R> {
         let store = Arc::clone(&self.deployment.store);
         let processor = Processor::new(role, Arc::clone(&store), self.plan.settings.clone())
-            .with_points(self.plan.points.clone());
+            .with_points(self.plan.points.clone())
+            .with_traces(self.plan.traces.clone());
         let settings = desk::Settings {
             batch_max: self.plan.batch_max,
             workers: self.plan.workers,

@@ -15,7 +15,7 @@ pub use payload::{account_event, inventory_event, order_event};
 
 use crate::domain::{Event, Timestamp};
 use fields::Path;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -100,6 +100,17 @@ impl<'a> Envelope<'a> {
             Ok(vec![self.data.clone()])
         }
     }
+}
+
+/// The trace context of a message, read without the rest.
+#[must_use]
+pub fn traceparent(message: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Traced {
+        traceparent: Option<String>,
+    }
+    let traced: Traced = serde_json::from_slice(message).ok()?;
+    traced.traceparent
 }
 
 /// Bytes as text, if they are within the limits.

@@ -11,6 +11,7 @@ use crate::store::mysql::{self, MySqlStore};
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{self, CLAIMS, Store};
+use crate::telemetry::trace::Traces;
 use crate::worker::supervisor::Plan;
 use crate::worker::{Points, Settings, relay, retention};
 use std::path::PathBuf;
@@ -297,6 +298,7 @@ impl Deployment {
             stop_deadline: config.shutdown.deadline,
             gates: Vec::new(),
             points: Points::default(),
+            traces: Traces::default(),
         }
     }
 }

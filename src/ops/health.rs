@@ -3,14 +3,17 @@
 use super::deployment::Deployment;
 use super::gates::{self, Gates};
 use super::table::Table;
+use super::watch::Watch;
 use crate::broker::{Broker, ConnectionState, State, Topology};
 use crate::config::Config;
-use crate::domain::Timestamp;
+use crate::domain::{RoleName, Timestamp};
 use crate::gate::filter::Mistakes;
 use crate::gate::redis::Standing;
 use crate::store::Store;
+use crate::telemetry::metrics;
 use axum::extract::State as Shared;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use http_body_util::{BodyExt, Empty};
@@ -281,6 +284,7 @@ pub(super) struct Monitor {
     gates: Arc<Gates>,
     database: Mutex<ConnectionState>,
     stop: CancellationToken,
+    watch: Watch,
 }
 
 impl Monitor {
@@ -288,6 +292,7 @@ impl Monitor {
         deployment: &Deployment,
         broker: Arc<dyn Broker>,
         gates: Arc<Gates>,
+        roles: &[RoleName],
         stop: CancellationToken,
     ) -> Arc<Self> {
         let database = ConnectionState {
@@ -296,8 +301,14 @@ impl Monitor {
             state: State::Up,
             since: SystemTime::now(),
         };
+        // Whatever is missed without it, work goes on.
+        if let Err(error) = metrics::install() {
+            tracing::warn!(%error, "nothing is measured");
+        }
+        let store = Arc::clone(&deployment.store);
         Arc::new(Self {
-            store: Arc::clone(&deployment.store),
+            watch: Watch::new(Arc::clone(&store), Arc::clone(&broker), roles.to_vec()),
+            store,
             broker,
             gates,
             database: Mutex::new(database),
@@ -305,7 +316,7 @@ impl Monitor {
         })
     }
 
-    /// Answers `/live` and `/ready` at an address until told to end.
+    /// Answers `/live`, `/ready` and `/metrics` at an address until told to end.
     pub(super) async fn listen(
         self: Arc<Self>,
         at: &str,
@@ -317,26 +328,28 @@ impl Monitor {
             error,
         };
         let listener = TcpListener::bind(at).await.map_err(listen)?;
-        tracing::info!(at = %listener.local_addr().map_err(listen)?, "answering /live and /ready");
+        tracing::info!(at = %listener.local_addr().map_err(listen)?, "answering /live, /ready and /metrics");
         let routes = Router::new()
             .route("/live", get(|| async { "live\n" }))
             .route("/ready", get(ready))
+            .route("/metrics", get(told))
             .with_state(Arc::clone(&self));
         let ended = end.clone().cancelled_owned();
         let served = axum::serve(listener, routes).with_graceful_shutdown(ended);
         Ok(tokio::spawn(async move {
             tokio::select! {
-                () = self.watch(interval) => {}
+                () = self.ping(interval) => {}
+                () = self.watch.run(interval) => {}
                 served = served => {
                     if let Err(error) = served {
-                        tracing::warn!(%error, "/live and /ready are not answered any more");
+                        tracing::warn!(%error, "/live, /ready and /metrics are not answered any more");
                     }
                 }
             }
         }))
     }
 
-    async fn watch(&self, interval: Duration) {
+    async fn ping(&self, interval: Duration) {
         loop {
             let store = Arc::clone(&self.store);
             let ping = tokio::spawn(async move { store.ping().await });
@@ -355,6 +368,8 @@ impl Monitor {
     }
 
     fn saw(&self, state: State) {
+        let is_up = f64::from(u8::from(state == State::Up));
+        ::metrics::gauge!("orderonce_store_connected").set(is_up);
         let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::discriminant(&database.state) != std::mem::discriminant(&state) {
             database.since = SystemTime::now();
@@ -378,6 +393,15 @@ impl Monitor {
             health.state = Readiness::Stopping;
         }
         health
+    }
+}
+
+/// What is measured, in the text format of Prometheus.
+async fn told() -> Response {
+    const TEXT: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    match metrics::render() {
+        Some(text) => (TEXT, text).into_response(),
+        None => (StatusCode::NOT_FOUND, "nothing is measured\n").into_response(),
     }
 }
 

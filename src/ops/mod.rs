@@ -21,3 +21,4 @@ pub mod send;
 pub mod serve;
 pub mod settings;
 pub(crate) mod table;
+mod watch;

@@ -49,6 +49,7 @@ pub async fn serve(
             deployment,
             Arc::clone(&broker),
             Arc::clone(&gates),
+            &plan.roles,
             stop.clone(),
         );
         let listening = monitor.listen(&config.listen, config.interval, stopped.clone());

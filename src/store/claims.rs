@@ -36,6 +36,8 @@ pub enum Claimed {
     Done {
         /// Of the content that took the key.
         fingerprint: Fingerprint,
+        /// Whether the claim is marked as expired: the copy came later than copies should.
+        is_expired: bool,
     },
 }
 

@@ -9,6 +9,7 @@
 
 mod accounts;
 mod audit;
+mod backlog;
 mod claims;
 mod dead_letters;
 mod error;
@@ -21,6 +22,7 @@ mod orders;
 mod outbox;
 mod parking;
 pub mod postgres;
+mod queue;
 mod repairs;
 mod retention;
 pub mod sqlite;
@@ -29,6 +31,7 @@ mod views;
 
 pub use accounts::{AccountUpdate, Accounts, CreditState};
 pub use audit::{About, Audit, CHECKS, Check, Difference, Subject};
+pub use backlog::{Backlog, COUNTED, Occupancy, Waiting, Watch};
 pub use claims::{Claimed, Claims, Conclusion, NewClaim, Prior};
 pub use dead_letters::{DeadFilter, DeadLetter, DeadLetters, DeadStatus, NewDeadLetter};
 pub use error::{Error, Result, Setup};
@@ -51,7 +54,7 @@ use sqlx::sqlite::SqliteConnection;
 /// caller's.
 #[async_trait]
 pub trait Store:
-    Outbox + Retention + History + Views + Audit + Faults + Send + Sync + 'static
+    Outbox + Retention + History + Views + Watch + Audit + Faults + Send + Sync + 'static
 {
     /// Begins a transaction that may write. Dropping it without a commit rolls it back.
     ///

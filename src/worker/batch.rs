@@ -17,11 +17,15 @@
 //! to blame stands alone, so that it never takes its neighbours along.
 
 mod books;
+mod course;
+mod meter;
 mod report;
 mod unit;
 mod work;
 
 use books::{Books, Effects};
+use course::{Course, Origin};
+use meter::{Meter, Step};
 use report::report;
 pub use unit::Request;
 use unit::{Content, Item, Unit, Unreadable};
@@ -36,10 +40,11 @@ use crate::domain::{
 use crate::gate::{Gate, Known, Told};
 use crate::message::{self, Envelope, Limits, Meta, Outgoing};
 use crate::store::{self, Claimed, NewClaim, NewDeadLetter, NewOutbox, Prior, Store, Tx};
+use crate::telemetry::trace::Traces;
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
 
 /// A role at work: its consumer and its processor.
@@ -110,8 +115,10 @@ impl<R: Role> Worker<R> {
         }
         let processor = Arc::clone(&self.processor);
         processor.points.pass(Point::Received)?;
-        let Processed { settled, stopped } = processor.process(deliveries).await;
-        report(&processor.name, &settled);
+        let mut course = processor.course(deliveries.len());
+        let Processed { settled, stopped } = processor.go(deliveries, &mut course).await;
+        processor.report(&settled);
+        course.rest();
         if let Some(Error::Stopped(point)) = stopped {
             return Err(Error::Stopped(point));
         }
@@ -130,6 +137,7 @@ impl<R: Role> Worker<R> {
         }
         processor.points.pass(Point::Settled)?;
         processor.tell(&settled).await;
+        course.lap(Step::Settle);
         match stopped {
             Some(error) => Err(error),
             None => Ok(settled),
@@ -180,6 +188,8 @@ pub struct Processor<R: Role> {
     gates: Vec<Arc<dyn Gate>>,
     settings: Settings,
     points: Points,
+    meter: Meter,
+    traces: Traces,
 }
 
 /// An event that did not come from a broker.
@@ -211,6 +221,8 @@ pub struct Settled {
     pub tag: Tag,
     /// Its message id, if it could be read.
     pub message_id: Option<String>,
+    /// The trace that it belongs to, while traces are on.
+    pub trace_id: Option<String>,
     /// What became of each of its events; one without a key if they could not be read.
     pub items: Vec<ItemOutcome>,
     /// What the broker is to be told.
@@ -229,14 +241,24 @@ pub struct ItemOutcome {
 impl<R: Role> Processor<R> {
     /// A processor for `role`.
     pub fn new(role: R, store: Arc<dyn Store>, settings: Settings) -> Self {
+        let name = role.name();
         Self {
-            name: role.name(),
+            meter: Meter::new(&name),
+            name,
             role,
             store,
             gates: Vec::new(),
             settings,
             points: Points::default(),
+            traces: Traces::default(),
         }
+    }
+
+    /// Makes spans of batches and deliveries.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Traces) -> Self {
+        self.traces = traces;
+        self
     }
 
     /// Asks and tells these gates, in this order.
@@ -255,9 +277,27 @@ impl<R: Role> Processor<R> {
 
     /// Takes deliveries to their outcomes: steps 1 to 8. Must not be cancelled.
     pub async fn process(&self, deliveries: &[Delivery]) -> Processed {
+        self.go(deliveries, &mut self.course(deliveries.len()))
+            .await
+    }
+
+    fn course(&self, deliveries: usize) -> Course<'_> {
+        Course::new(&self.name, &self.meter, &self.traces, deliveries)
+    }
+
+    async fn go(&self, deliveries: &[Delivery], course: &mut Course<'_>) -> Processed {
         let mut settled = Vec::with_capacity(deliveries.len());
-        let stopped = self.process_into(deliveries, &mut settled).await.err();
-        Processed { settled, stopped }
+        let stopped = self.process_into(deliveries, &mut settled, course).await;
+        Processed {
+            settled,
+            stopped: stopped.err(),
+        }
+    }
+
+    /// Counts and logs what became of deliveries.
+    fn report(&self, settled: &[Settled]) {
+        self.meter.outcomes(settled);
+        report(&self.name, settled);
     }
 
     /// What would become of deliveries now: steps 1 to 7, then everything is rolled back.
@@ -269,7 +309,8 @@ impl<R: Role> Processor<R> {
         let units = std::slice::from_ref(&unit);
         let mut work = Work::of(units);
         let mut tx = self.store.begin().await?;
-        self.transact(&mut *tx, &mut work).await?;
+        let mut course = Course::new(&self.name, &self.meter, &self.traces, 0);
+        self.transact(&mut *tx, &mut work, &mut course).await?;
         tx.rollback().await?;
         Ok(unit.settled(work.outcomes_by_unit().remove(0)))
     }
@@ -303,6 +344,9 @@ impl<R: Role> Processor<R> {
         now: Timestamp,
         asked: Vec<Asked<R::Event>>,
     ) -> Result<Vec<Outcome>> {
+        if asked.is_empty() {
+            return Ok(Vec::new());
+        }
         let source = format!("orderonce/{}", self.name);
         let mut deliveries = Vec::with_capacity(asked.len());
         let mut contents = Vec::with_capacity(asked.len());
@@ -334,10 +378,14 @@ impl<R: Role> Processor<R> {
                 message_id,
                 event_type: outgoing.event_type.into_owned(),
                 traceparent,
+                time: None,
                 items: vec![event],
             };
             contents.push((content, request));
         }
+        let mut course = self.course(deliveries.len());
+        let begun = contents.iter_mut().map(|(content, _)| Ok(content));
+        let spans = course.begin(Origin::Process, begun);
         let units = deliveries.iter().zip(contents);
         let units: Vec<_> = units
             .map(|(delivery, (content, request))| Unit {
@@ -346,8 +394,10 @@ impl<R: Role> Processor<R> {
             })
             .collect();
         let mut settled = Vec::with_capacity(units.len());
-        self.run(&units, &mut settled).await?;
-        report(&self.name, &settled);
+        let ran = self.run(&units, &mut settled, &mut course).await;
+        spans.end(&mut settled);
+        ran?;
+        self.report(&settled);
         self.tell(&settled).await;
         let items = settled.into_iter().flat_map(|settled| settled.items);
         Ok(items.map(|item| item.outcome).collect())
@@ -357,18 +407,32 @@ impl<R: Role> Processor<R> {
         &self,
         deliveries: &[Delivery],
         settled: &mut Vec<Settled>,
+        course: &mut Course<'_>,
     ) -> Result<()> {
-        let decoded: Vec<_> = deliveries.iter().map(|d| self.decode(d)).collect();
+        let mut decoded: Vec<_> = deliveries.iter().map(|d| self.decode(d)).collect();
+        let contents = decoded
+            .iter_mut()
+            .map(|content| content.as_mut().map_err(|e| &*e));
+        let spans = course.begin(Origin::Queue, contents);
+        course.lap(Step::Decode);
         self.points.pass(Point::Decoded)?;
         let decoded = deliveries.iter().zip(decoded);
         let units: Vec<_> = decoded.map(|(d, content)| self.key(d, content)).collect();
+        course.lap(Step::Key);
         self.points.pass(Point::Keyed)?;
-        self.run(&units, settled).await
+        let ran = self.run(&units, settled, course).await;
+        spans.end(settled);
+        ran
     }
 
     /// Steps 2 to 8 for all units, in order. Those that are left undecided are nobody's again.
-    async fn run(&self, units: &[Unit<'_, R::Event>], settled: &mut Vec<Settled>) -> Result<()> {
-        let ran = self.run_parts(units, settled).await;
+    async fn run(
+        &self,
+        units: &[Unit<'_, R::Event>],
+        settled: &mut Vec<Settled>,
+        course: &mut Course<'_>,
+    ) -> Result<()> {
+        let ran = self.run_parts(units, settled, course).await;
         if let Err(Error::Store(_)) = ran {
             let undecided = units.iter().skip(settled.len());
             let items = undecided.flat_map(|unit| unit.items());
@@ -383,11 +447,13 @@ impl<R: Role> Processor<R> {
         &self,
         units: &[Unit<'_, R::Event>],
         settled: &mut Vec<Settled>,
+        course: &mut Course<'_>,
     ) -> Result<()> {
         let mut parts = VecDeque::from([units]);
         while let Some(part) = parts.pop_front() {
-            match self.attempt_again(part).await {
+            match self.attempt_again(part, course).await {
                 Ok(outcomes) => {
+                    self.measure(part, &outcomes);
                     let units = part.iter().zip(outcomes);
                     settled.extend(units.map(|(unit, outcomes)| unit.settled(outcomes)));
                 }
@@ -409,48 +475,86 @@ impl<R: Role> Processor<R> {
         Ok(())
     }
 
+    /// Measures how long after their publication messages were applied.
+    fn measure(&self, units: &[Unit<'_, R::Event>], outcomes: &[Vec<Outcome>]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = Timestamp(0).plus(now.unwrap_or_default());
+        for (unit, outcomes) in units.iter().zip(outcomes) {
+            if let Ok(Content {
+                time: Some(time), ..
+            }) = &unit.content
+                && outcomes.contains(&Outcome::Applied)
+            {
+                let passed = u64::try_from(now.0.saturating_sub(time.0)).unwrap_or(0);
+                self.meter.latency(Duration::from_millis(passed));
+            }
+        }
+    }
+
     /// Makes an attempt, and makes it again while it only lost a race.
-    async fn attempt_again(&self, units: &[Unit<'_, R::Event>]) -> Result<Vec<Vec<Outcome>>> {
+    async fn attempt_again(
+        &self,
+        units: &[Unit<'_, R::Event>],
+        course: &mut Course<'_>,
+    ) -> Result<Vec<Vec<Outcome>>> {
         for lost in 1..=self.settings.redecide {
-            match self.attempt(units).await {
+            match self.attempt(units, course).await {
                 Err(Error::Store(store::Error::Conflict(what))) => {
+                    self.meter.again();
                     tracing::debug!(role = %self.name, lost, what, "deciding again from fresh rows");
                     let jitter = fastrand::u64(0..=4_u64 << lost.min(6));
                     tokio::time::sleep(Duration::from_millis(jitter)).await;
+                    course.rest();
                 }
                 other => return other,
             }
         }
-        self.attempt(units).await
+        self.attempt(units, course).await
     }
 
     /// One attempt: steps 2 to 8.
-    async fn attempt(&self, units: &[Unit<'_, R::Event>]) -> Result<Vec<Vec<Outcome>>> {
+    async fn attempt(
+        &self,
+        units: &[Unit<'_, R::Event>],
+        course: &mut Course<'_>,
+    ) -> Result<Vec<Vec<Outcome>>> {
         let mut work = Work::of(units);
         self.ask(&mut work).await;
+        course.lap(Step::Ask);
         self.points.pass(Point::Asked)?;
         if !work.is_settled() {
             let mut tx = self.store.begin().await?;
-            self.transact(&mut *tx, &mut work).await?;
+            self.transact(&mut *tx, &mut work, course).await?;
             tx.commit().await?;
+            course.lap(Step::Commit);
+            self.meter.late(work.late);
             self.points.pass(Point::Committed)?;
         }
         Ok(work.outcomes_by_unit())
     }
 
     /// What happens between begin and commit: steps 4 to 7.
-    async fn transact(&self, tx: &mut dyn Tx, work: &mut Work<'_, R::Event>) -> Result<()> {
+    async fn transact(
+        &self,
+        tx: &mut dyn Tx,
+        work: &mut Work<'_, R::Event>,
+        course: &mut Course<'_>,
+    ) -> Result<()> {
         self.points.pass(Point::Begun)?;
         let now = tx.now().await?;
         self.admit(tx, now, work).await?;
         self.claim(tx, now, work).await?;
+        course.lap(Step::Claim);
         self.points.pass(Point::Claimed)?;
         let events: Vec<_> = work.fresh.iter().map(|fresh| &fresh.item.event).collect();
         let mut rows = self.role.load(tx, &events).await?;
+        course.lap(Step::Load);
         self.points.pass(Point::Loaded)?;
         let effects = self.decide(&mut rows, now, work);
+        course.lap(Step::Decide);
         self.points.pass(Point::Decided)?;
         self.write(tx, now, rows, &effects, work).await?;
+        course.lap(Step::Write);
         self.points.pass(Point::Written)
     }
 
@@ -470,6 +574,7 @@ impl<R: Role> Processor<R> {
             message_id: envelope.id.into_owned(),
             event_type: envelope.event_type.into_owned(),
             traceparent: envelope.traceparent.map(Cow::into_owned),
+            time: envelope.time,
         })
     }
 
@@ -496,6 +601,7 @@ impl<R: Role> Processor<R> {
             message_id: content.message_id,
             event_type: content.event_type,
             traceparent: content.traceparent,
+            time: content.time,
             items: content.items.into_iter().map(item).collect(),
         });
         Unit {

@@ -10,6 +10,7 @@ use crate::domain::event::{Event, OrderEvent, OrderExpire, OrderRemind};
 use crate::domain::{DeadReason, Outcome, RoleName, Timestamp};
 use crate::message::Outgoing;
 use crate::store::{Conclusion, NewDeadLetter, Store};
+use metrics::{Counter, counter};
 use std::sync::Arc;
 
 /// A janitor.
@@ -19,6 +20,33 @@ pub struct Janitor {
     orders: Arc<Processor<OrderRole>>,
     roles: Vec<RoleName>,
     batch: u32,
+    series: Series,
+}
+
+/// What is counted.
+struct Series {
+    closed: Counter,
+    reminded: Counter,
+    overdue: Counter,
+    crashed: Counter,
+}
+
+impl Series {
+    fn new() -> Self {
+        let of = |what: &'static str| counter!("orderonce_janitor_handled_total", "what" => what);
+        Self {
+            closed: of("closed"),
+            reminded: of("reminded"),
+            overdue: of("overdue"),
+            crashed: of("crashed"),
+        }
+    }
+}
+
+/// Adds a number to a series and returns it.
+fn counted(series: &Counter, number: usize) -> usize {
+    series.increment(u64::try_from(number).unwrap_or(u64::MAX));
+    number
 }
 
 /// What a run of the janitor did.
@@ -59,6 +87,7 @@ impl Janitor {
             orders,
             roles,
             batch,
+            series: Series::new(),
         }
     }
 
@@ -84,7 +113,8 @@ impl Janitor {
                 seen_due: Some(seen_due),
             })
         };
-        self.decide(seen_due, due.into_iter().map(expire)).await
+        let closed = self.decide(seen_due, due.into_iter().map(expire)).await?;
+        Ok(counted(&self.series.closed, closed))
     }
 
     /// Reminds of unpaid orders that are about to expire, the same way.
@@ -96,7 +126,8 @@ impl Janitor {
                 seen_due: Some(seen_due),
             })
         };
-        self.decide(seen_due, due.into_iter().map(remind)).await
+        let reminded = self.decide(seen_due, due.into_iter().map(remind)).await?;
+        Ok(counted(&self.series.reminded, reminded))
     }
 
     /// How many of the events were applied.
@@ -155,7 +186,7 @@ impl Janitor {
             tx.bury(now, &[letter]).await?;
         }
         tx.commit().await?;
-        Ok(overdue.len())
+        Ok(counted(&self.series.overdue, overdue.len()))
     }
 
     /// Keeps messages that were delivered again and again and never settled.
@@ -181,7 +212,14 @@ impl Janitor {
             });
             tx.bury(now, &letters.collect::<Vec<_>>()).await?;
             tx.commit().await?;
-            tracing::warn!(%role, count = crashed.len(), outcome = "dead", "messages that seem to kill the process");
+            let dead = Outcome::Dead(DeadReason::CrashLoop);
+            for _ in &crashed {
+                // Its bytes are not read: that may be what kills.
+                let (outcome, detail) = (dead.name(), dead.detail());
+                let detail = detail.as_deref();
+                tracing::warn!(%role, message_id = "", key = "", outcome, detail, "a message that seems to kill the process");
+            }
+            counted(&self.series.crashed, crashed.len());
             let tags: Vec<_> = crashed.iter().map(|delivery| delivery.tag).collect();
             self.broker.forget_crashed(role, &tags).await?;
             kept += crashed.len();

@@ -6,7 +6,12 @@
 
 use super::{Point, Points, Result};
 use crate::broker::{Publication, Publisher, Receipt};
+use crate::domain::RoleName;
+use crate::message::traceparent;
 use crate::store::{Lease, OutboxRow, Store};
+use crate::telemetry::trace::{Span, Traces};
+use metrics::{Counter, counter};
+use opentelemetry::trace::SpanKind;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,7 +52,10 @@ pub struct Relay {
     holder: String,
     settings: Settings,
     points: Points,
+    traces: Traces,
     lease: Option<(Lease, Instant)>,
+    published: Counter,
+    refused: Counter,
 }
 
 /// What a run of the relay did.
@@ -90,8 +98,18 @@ impl Relay {
             holder,
             settings,
             points: Points::default(),
+            traces: Traces::default(),
             lease: None,
+            published: counter!("orderonce_relay_messages_total", "result" => "published"),
+            refused: counter!("orderonce_relay_messages_total", "result" => "refused"),
         }
+    }
+
+    /// Makes a span of each publication, within the trace of its message.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Traces) -> Self {
+        self.traces = traces;
+        self
     }
 
     /// Stops at points, for tests.
@@ -118,7 +136,14 @@ impl Relay {
         }
         self.points.pass(Point::RelayRead)?;
         let messages: Vec<_> = rows.iter().map(publication).collect();
+        let mut spans = self.spans(&rows);
         let receipts = self.publisher.publish(&messages).await?;
+        for (span, receipt) in spans.iter_mut().zip(&receipts) {
+            if let Receipt::Refused(problem) = receipt {
+                span.fail(problem.clone());
+            }
+        }
+        drop(spans);
         self.points.pass(Point::RelayPublished)?;
 
         let sorted = sort(&rows, receipts);
@@ -132,6 +157,8 @@ impl Relay {
             self.lease = None;
             return Ok(Relayed::NotOurs);
         }
+        self.published.increment(count(&sorted.confirmed));
+        self.refused.increment(count(&sorted.refused));
         self.postpone(&rows, &sorted.refused).await?;
         Ok(Relayed::Rows {
             published: sorted.confirmed.len(),
@@ -148,6 +175,29 @@ impl Relay {
             self.store.give_back_lease(LEASE, lease).await?;
         }
         Ok(())
+    }
+
+    /// A span for each row, within the trace of what caused it; none while traces are off.
+    fn spans(&self, rows: &[OutboxRow]) -> Vec<Span> {
+        if !self.traces.is_on() {
+            return Vec::new();
+        }
+        let span = |row: &OutboxRow| {
+            let addressee = row.addressee.as_ref().map(RoleName::as_str);
+            let destination = addressee.unwrap_or(&row.event_type).to_owned();
+            let name = format!("publish {destination}");
+            let parent = traceparent(&row.message);
+            let mut span = self
+                .traces
+                .begin(name, SpanKind::Producer, parent.as_deref())?;
+            span.set("messaging.system", self.traces.system());
+            span.set("messaging.operation.name", "publish");
+            span.set("messaging.operation.type", "send");
+            span.set("messaging.destination.name", destination);
+            span.set("messaging.message.id", row.message_id.clone());
+            Some(span)
+        };
+        rows.iter().filter_map(span).collect()
     }
 
     /// The lease, renewed once half of it is over.
@@ -184,6 +234,10 @@ impl Relay {
         }
         Ok(())
     }
+}
+
+fn count<T>(rows: &[T]) -> u64 {
+    u64::try_from(rows.len()).unwrap_or(u64::MAX)
 }
 
 fn publication(row: &OutboxRow) -> Publication {

@@ -16,6 +16,7 @@ use crate::domain::RoleName;
 use crate::domain::account::PointsRule;
 use crate::gate::Gate;
 use crate::store::Store;
+use crate::telemetry::trace::Traces;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +65,8 @@ pub struct Plan {
     pub gates: Vec<Arc<dyn Gate>>,
     /// Stops at points, for tests.
     pub points: Points,
+    /// Spans of what is done.
+    pub traces: Traces,
 }
 
 impl Plan {
@@ -238,7 +241,8 @@ impl Shared {
         Arc::new(
             processor
                 .with_gates(gates.collect())
-                .with_points(self.plan.points.clone()),
+                .with_points(self.plan.points.clone())
+                .with_traces(self.plan.traces.over(self.broker.system())),
         )
     }
 
@@ -325,7 +329,8 @@ impl Shared {
                 holder.clone(),
                 self.plan.relay_settings.clone(),
             )
-            .with_points(self.plan.points.clone());
+            .with_points(self.plan.points.clone())
+            .with_traces(self.plan.traces.over(self.broker.system()));
             let done = self.relay(&mut relay, &roles_done, &mut patience).await?;
             if done {
                 return relay.close().await.or_else(|error| {

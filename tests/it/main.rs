@@ -52,3 +52,5 @@ mod sql;
 mod store;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod telemetry;

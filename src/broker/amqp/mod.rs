@@ -234,6 +234,10 @@ impl Shared {
 
 #[async_trait]
 impl Broker for Amqp {
+    fn system(&self) -> &'static str {
+        "rabbitmq"
+    }
+
     async fn consumer(&self, role: &RoleName, prefetch: usize) -> Result<Box<dyn Consumer>> {
         self.shared.queues(role)?;
         let shared = Arc::clone(&self.shared);

@@ -5,6 +5,7 @@ use crate::domain::{Fingerprint, IdError, Key};
 use crate::http::auth::{Caller, Right};
 use crate::http::problem::Problem;
 use crate::message::Fields;
+use crate::telemetry::trace::Passed;
 use crate::worker::Request as Ticket;
 use axum::body::to_bytes;
 use axum::extract::rejection::PathRejection;
@@ -131,8 +132,8 @@ impl<R: Needs> FromRequest<Arc<Api>> for Asking<R> {
         caller.may(R::RIGHT)?;
         let key = key(caller.name(), &parts.headers)?;
         let what = format!("{} {}", parts.method, parts.uri.path());
-        let traceparent = parts.headers.get("traceparent");
-        let traceparent = traceparent.and_then(|value| value.to_str().ok().map(str::to_owned));
+        let traceparent = parts.extensions.get::<Passed>();
+        let traceparent = traceparent.map(|Passed(traceparent)| traceparent.clone());
         let body = Body::from_request(Request::from_parts(parts, body), api).await?;
         let fingerprint = Fingerprint::of(&what, &content(&body));
         Ok(Self {

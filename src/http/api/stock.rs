@@ -9,12 +9,13 @@ use crate::http::auth::Right;
 use crate::http::problem::Problem;
 use crate::message::Outgoing;
 use crate::store::Store;
+use crate::telemetry::trace::Passed;
 use crate::worker::Asked;
 use crate::worker::desk::Reply;
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use std::sync::Arc;
 
 /// Read the stock of a SKU
@@ -67,6 +68,7 @@ pub(super) async fn set(
     by: By,
     Id(sku_id): Id<SkuId>,
     headers: HeaderMap,
+    passed: Option<Extension<Passed>>,
     body: Body,
 ) -> Result<Response, Problem> {
     by.may(Right::StockWrite)?;
@@ -85,7 +87,7 @@ pub(super) async fn set(
     let asked = Asked {
         outgoing: Outgoing::from(&Event::Inventory(event.clone())),
         event,
-        traceparent: None,
+        traceparent: passed.map(|Extension(Passed(traceparent))| traceparent),
         request: None,
     };
     match api.inventory.ask(asked).await? {

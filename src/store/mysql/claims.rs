@@ -125,7 +125,8 @@ impl MySqlTx {
         // The claim has locked its rows already. What is parked is left unlocked: it changes under
         // the lock of what it awaits.
         const TAKEN: &str = "
-            SELECT claim.`key`, claim.outcome, claim.fingerprint, parked.awaits, parked.woken_at
+            SELECT claim.`key`, claim.outcome, claim.fingerprint, parked.awaits, parked.woken_at,
+                claim.expired_at IS NOT NULL
             FROM JSON_TABLE(?, '$[*]' COLUMNS (`key` VARBINARY(191) PATH '$')) AS asked
             STRAIGHT_JOIN idempotent_record AS claim FORCE INDEX (PRIMARY)
                 ON claim.role = ? AND claim.`key` = asked.`key`
@@ -156,7 +157,10 @@ impl MySqlTx {
                 };
                 let claimed = match prior {
                     Some(prior) => Claimed::Open { prior, fingerprint },
-                    None => Claimed::Done { fingerprint },
+                    None => Claimed::Done {
+                        fingerprint,
+                        is_expired: row.get(5)?,
+                    },
                 };
                 Ok((row.text(0)?.to_owned(), claimed))
             })

@@ -4,7 +4,7 @@ use super::error::{Place, on_open, problem_of};
 use super::pool::{Pool, Pooled, Session, UNHURRIED, connect};
 use super::set::Reader;
 use crate::domain::Timestamp;
-use crate::store::{Error, Result, Setup};
+use crate::store::{Error, Occupancy, Result, Setup};
 use sqlx::migrate::Migrator;
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::query::Query;
@@ -196,6 +196,11 @@ impl Database {
     /// Bytes that no other claim has.
     pub(super) fn next_token(&self) -> [u8; 16] {
         self.tokens.next()
+    }
+
+    /// How many connections are open.
+    pub(super) fn occupancy(&self) -> Occupancy {
+        self.pool.occupancy()
     }
 
     /// How many statements were sent.

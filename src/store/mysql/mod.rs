@@ -15,6 +15,7 @@
 
 mod accounts;
 mod audit;
+mod backlog;
 mod claims;
 mod connect;
 mod dead_letters;

@@ -6,8 +6,9 @@
 //! One that is dropped in any other state is closed, and the server rolls back.
 
 use super::error::{ends_connection, from_sqlx};
+use crate::store::queue::Queue;
 use crate::store::statements::Statements;
-use crate::store::{Error, Result};
+use crate::store::{Error, Occupancy, Result};
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySql, SqlSafeStr, SqlStr};
@@ -62,6 +63,7 @@ pub(super) struct Pool {
     size: u32,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
+    waiting: Queue,
     statements: Statements,
 }
 
@@ -107,6 +109,7 @@ impl Pool {
             size,
             permits: Arc::new(Semaphore::new(usize::try_from(size).unwrap_or(1))),
             idle: Mutex::new(vec![idle]),
+            waiting: Queue::default(),
             statements: Statements::default(),
         })
     }
@@ -168,6 +171,17 @@ impl Pool {
         Ok(rows)
     }
 
+    /// How many connections are open.
+    pub(super) fn occupancy(&self) -> Occupancy {
+        let size = usize::try_from(self.size).unwrap_or(usize::MAX);
+        let in_use = size.saturating_sub(self.permits.available_permits());
+        Occupancy {
+            in_use: u64::try_from(in_use).unwrap_or(u64::MAX),
+            idle: u64::try_from(self.idle().len()).unwrap_or(u64::MAX),
+            waiting: Some(self.waiting.len()),
+        }
+    }
+
     /// How many statements were sent.
     pub(super) fn statements(&self) -> u64 {
         self.statements.sent()
@@ -189,7 +203,10 @@ impl Pool {
     /// A connection, of which the last use may be long ago.
     async fn acquire(self: &Arc<Self>) -> Result<Pooled> {
         let permits = Arc::clone(&self.permits);
-        let permit = match timeout(ACQUIRE, permits.acquire_owned()).await {
+        let waiting = self.waiting.enter();
+        let permit = timeout(ACQUIRE, permits.acquire_owned()).await;
+        drop(waiting);
+        let permit = match permit {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) => return Err(Error::Unavailable("the store is closed".into())),
             Err(_) => {

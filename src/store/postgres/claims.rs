@@ -121,12 +121,20 @@ struct Said {
     key: String,
     outcome: String,
     fingerprint: Fingerprint,
+    is_expired: bool,
 }
 
 impl Said {
     /// Whether a copy of the event may resume. What is settled stays so, and needs no lock.
     fn is_open(&self) -> bool {
         matches!(&*self.outcome, "parked" | "dead")
+    }
+
+    fn done(&self) -> Claimed {
+        Claimed::Done {
+            fingerprint: self.fingerprint,
+            is_expired: self.is_expired,
+        }
     }
 }
 
@@ -137,13 +145,13 @@ impl PostgresTx {
         const TAKEN: &str = "
             WITH wanted AS MATERIALIZED (
                 SELECT $1::text AS role, key FROM unnest($2::text[]) AS wanted (key))
-            SELECT key, outcome, fingerprint
+            SELECT key, outcome, fingerprint, expired_at IS NOT NULL
             FROM idempotent_record
             WHERE (role, key) IN (SELECT role, key FROM wanted)";
         const LOCK: &str = "
             WITH wanted AS MATERIALIZED (
                 SELECT $1::text AS role, key FROM unnest($2::text[]) AS wanted (key))
-            SELECT key, outcome, fingerprint
+            SELECT key, outcome, fingerprint, expired_at IS NOT NULL
             FROM idempotent_record
             WHERE (role, key) IN (SELECT role, key FROM wanted)
             ORDER BY key
@@ -153,8 +161,8 @@ impl PostgresTx {
             if said.is_open() {
                 open.push(said.key);
             } else {
-                let fingerprint = said.fingerprint;
-                taken.insert(said.key, Claimed::Done { fingerprint });
+                let done = said.done();
+                taken.insert(said.key, done);
             }
         }
         if open.is_empty() {
@@ -179,7 +187,8 @@ impl PostgresTx {
                 }),
                 "dead" => Prior::Dead,
                 _ => {
-                    taken.insert(said.key, Claimed::Done { fingerprint });
+                    let done = said.done();
+                    taken.insert(said.key, done);
                     continue;
                 }
             };
@@ -223,7 +232,7 @@ impl PostgresTx {
     }
 }
 
-/// Reads `key, outcome, fingerprint`.
+/// Reads `key, outcome, fingerprint`, and whether it has expired.
 fn said(row: &PgRow) -> Result<Said> {
     let row = Reader::new(row, TABLE, 1);
     Ok(Said {
@@ -231,5 +240,6 @@ fn said(row: &PgRow) -> Result<Said> {
         outcome: row.get(1)?,
         fingerprint: Fingerprint::from_bytes(row.get(2)?)
             .ok_or_else(|| row.corrupt("the fingerprint has not 32 bytes"))?,
+        is_expired: row.get(3)?,
     })
 }

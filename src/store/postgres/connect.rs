@@ -8,7 +8,7 @@
 use super::error::{from_sqlx, on_open};
 use super::pool::{Pool, Pooled, connect};
 use crate::domain::Timestamp;
-use crate::store::{Error, Result, Setup};
+use crate::store::{Error, Occupancy, Result, Setup};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
 use sqlx::query::Query;
@@ -167,6 +167,11 @@ impl Database {
         let rows = tx.fetch(statement).await?;
         tx.end("COMMIT").await?;
         Ok(rows)
+    }
+
+    /// How many connections are open.
+    pub(super) fn occupancy(&self) -> Occupancy {
+        self.pool.occupancy()
     }
 
     /// How many statements were sent.

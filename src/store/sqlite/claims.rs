@@ -107,7 +107,8 @@ impl SqliteTx {
         keys: impl Iterator<Item = &'k str>,
     ) -> Result<HashMap<String, Claimed>> {
         const TAKEN: &str = "
-            SELECT claim.key, claim.outcome, claim.fingerprint, parked.awaits, parked.woken_at
+            SELECT claim.key, claim.outcome, claim.fingerprint, parked.awaits, parked.woken_at,
+                claim.expired_at IS NOT NULL
             FROM idempotent_record AS claim
             LEFT JOIN parked_event AS parked ON parked.role = claim.role AND parked.key = claim.key
             WHERE claim.role = ?1 AND claim.key IN (SELECT value FROM json_each(?2))";
@@ -134,7 +135,10 @@ impl SqliteTx {
                 };
                 let claimed = match prior {
                     Some(prior) => Claimed::Open { prior, fingerprint },
-                    None => Claimed::Done { fingerprint },
+                    None => Claimed::Done {
+                        fingerprint,
+                        is_expired: row.get(5)?,
+                    },
                 };
                 Ok((row.get(0)?, claimed))
             })

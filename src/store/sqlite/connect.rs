@@ -144,6 +144,11 @@ impl Database {
         begun.map_err(from_sqlx)
     }
 
+    /// The connection that writes.
+    pub(super) fn writer(&self) -> &SqlitePool {
+        &self.writer
+    }
+
     /// Connections that only read.
     pub(crate) fn readers(&self) -> &SqlitePool {
         &self.readers

@@ -9,6 +9,7 @@
 
 mod accounts;
 mod audit;
+mod backlog;
 mod claims;
 mod connect;
 mod dead_letters;

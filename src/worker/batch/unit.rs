@@ -2,7 +2,7 @@
 
 use super::{ItemOutcome, Settled};
 use crate::broker::{Delivery, Settlement};
-use crate::domain::{DeadReason, Fingerprint, Key, Outcome};
+use crate::domain::{DeadReason, Fingerprint, Key, Outcome, Timestamp};
 use crate::message::Malformed;
 
 /// A delivery with its events. All of them are decided in one transaction.
@@ -34,6 +34,8 @@ pub(super) struct Content<I> {
     pub(super) message_id: String,
     pub(super) event_type: String,
     pub(super) traceparent: Option<String>,
+    /// When its producer says that it was produced, if that is of interest.
+    pub(super) time: Option<Timestamp>,
     pub(super) items: Vec<I>,
 }
 
@@ -84,6 +86,7 @@ impl<E> Unit<'_, E> {
         Settled {
             tag: self.delivery.tag,
             message_id: self.message_id().map(str::to_owned),
+            trace_id: None,
             items: outcomes
                 .into_iter()
                 .map(|outcome| ItemOutcome {

@@ -15,6 +15,8 @@ pub(super) struct Work<'w, E> {
     /// Claimed and to be decided, in order of arrival.
     pub(super) fresh: Vec<Fresh<'w, E>>,
     pub(super) outcomes: Vec<Option<Outcome>>,
+    /// Duplicates of claims that had expired.
+    pub(super) late: u64,
 }
 
 /// An event with the delivery that brought it.
@@ -59,6 +61,7 @@ impl<'w, E> Work<'w, E> {
             groups: groups.collect(),
             fresh: Vec::with_capacity(flat.len()),
             outcomes: vec![None; flat.len()],
+            late: 0,
             flat,
         }
     }
@@ -94,13 +97,20 @@ impl<'w, E> Work<'w, E> {
     /// key, the first of an unsettled key is decided; those that differ from it are conflicts.
     pub(super) fn answer(&mut self, answers: Vec<Claimed>) {
         for (group, answer) in self.groups.iter().zip(answers) {
+            let is_late = matches!(
+                answer,
+                Claimed::Done {
+                    is_expired: true,
+                    ..
+                }
+            );
             let (fingerprint, mut prior) = match answer {
                 Claimed::Fresh => {
                     let first = &self.flat[group.members[0]];
                     (first.item.fingerprint, Some(Prior::Fresh))
                 }
                 Claimed::Open { prior, fingerprint } => (fingerprint, Some(prior)),
-                Claimed::Done { fingerprint } => (fingerprint, None),
+                Claimed::Done { fingerprint, .. } => (fingerprint, None),
             };
             let mut layer = Layer::Claim;
             for &member in &group.members {
@@ -117,6 +127,7 @@ impl<'w, E> Work<'w, E> {
                     });
                     None
                 } else {
+                    self.late += u64::from(is_late);
                     Some(Outcome::Duplicate(layer))
                 };
             }

@@ -238,6 +238,7 @@ macro_rules! broker_suite {
                 an_acknowledged_message_is_gone
                 a_retried_message_comes_back_after_its_delay_to_its_own_role_alone
                 attempts_are_counted_over_many_retries
+                a_retried_message_keeps_its_trace
                 a_retry_without_delay_comes_back_at_once
                 a_message_that_somebody_else_is_at_comes_back_later_with_nothing_counted
                 a_released_message_comes_back_at_once_with_no_attempt_counted

@@ -57,6 +57,7 @@ pub(super) async fn a_key_is_fresh_once(fresh: &Fresh) {
     assert_eq!(claim(&mut *tx, &key("a")).await, Claimed::Fresh);
     let done = Claimed::Done {
         fingerprint: print(1),
+        is_expired: false,
     };
     assert_eq!(claim(&mut *tx, &key("a")).await, done);
     tx.commit().await.unwrap();
@@ -78,6 +79,7 @@ pub(super) async fn answers_stand_in_the_order_of_the_claims(fresh: &Fresh) {
         let expected = if i % 3 == 0 {
             Claimed::Done {
                 fingerprint: print(1),
+                is_expired: false,
             }
         } else {
             Claimed::Fresh
@@ -150,6 +152,7 @@ pub(super) async fn every_other_outcome_is_done(fresh: &Fresh) {
             .unwrap();
         let done = Claimed::Done {
             fingerprint: print(1),
+            is_expired: false,
         };
         assert_eq!(claim(&mut *tx, &key).await, done, "{outcome}");
     }

@@ -4,6 +4,7 @@
 //! fresh store. A test that is written and not stamped is dead code, which the compiler reports.
 
 mod accounts;
+mod backlog;
 mod claims;
 mod dead_letters;
 pub(crate) mod fixture;
@@ -55,6 +56,10 @@ macro_rules! store_suite {
                     one_lost_guard_refuses_the_whole_set
                     an_unclaimed_key_is_fresh_again
                     a_claim_keeps_the_time_of_its_transaction;
+                backlog:
+                    nothing_waits_in_an_empty_store
+                    what_waits_is_counted_and_the_oldest_dated
+                    connections_are_counted_while_they_are_in_use;
                 parking:
                     a_token_wakes_what_awaits_it_and_nothing_else
                     waking_goes_in_order_of_parking

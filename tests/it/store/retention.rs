@@ -145,6 +145,7 @@ pub(super) async fn an_expired_claim_still_stops_its_copies(fresh: &Fresh) {
     let mut tx = fresh.begin().await;
     let done = Claimed::Done {
         fingerprint: print(1),
+        is_expired: true,
     };
     assert_eq!(claim_of(&mut *tx, &ROLE, &key("a"), NOW).await, done);
 }

@@ -106,6 +106,64 @@ async fn no_statement_of_a_batch_scans_a_table_of_sqlite() {
     }
 }
 
+/// What waits is read in the order of an index, as far as a limit.
+const BACKLOG: &str = "backlog.rs";
+
+#[tokio::test]
+async fn what_waits_is_read_by_indexes_of_sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut connection = connection(&directory.path().join("orderonce.db")).await;
+    let all = statements("sqlite");
+    let (file, text) = all.into_iter().find(|(file, _)| file == BACKLOG).unwrap();
+    assert_eq!(
+        text.matches("LIMIT").count(),
+        text.matches("FROM (SELECT").count() + 2
+    );
+    for step in plan(&mut connection, &file, &text).await {
+        let whole = step.starts_with("SCAN") && !step.contains(" USING ");
+        let by_number = ["SCAN outbox", "SCAN CONSTANT ROW"].contains(&&*step);
+        let counts = step.starts_with("SCAN (subquery");
+        assert!(!whole || by_number || counts, "{text}\n{step}");
+        assert!(!step.contains("TEMP B-TREE"), "{text}\n{step}");
+    }
+}
+
+#[tokio::test]
+async fn what_waits_is_read_by_indexes_of_postgres() {
+    let fresh = postgres::fresh().await;
+    let mut tx = fresh.begin().await;
+    let all = statements("postgres");
+    let (file, text) = all.into_iter().find(|(file, _)| file == BACKLOG).unwrap();
+    let plan = generic_plan(session(&mut *tx), &file, &text).await;
+    let plan = plan.to_string();
+    assert!(plan.contains("Index"), "{plan}");
+    for costly in ["Seq Scan", "\"Sort\""] {
+        assert!(!plan.contains(costly), "{costly}: {plan}");
+    }
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
+}
+
+#[tokio::test]
+async fn what_waits_is_read_by_indexes_of_mysql() {
+    let fresh = mariadb::fresh().await;
+    let mut tx = fresh.begin().await;
+    let all = statements("mysql");
+    let (file, text) = all.into_iter().find(|(file, _)| file == BACKLOG).unwrap();
+    for step in mysql_plan(mysql_session(&mut *tx), &file, &text).await {
+        let cell = |name: &str| {
+            let text = step.get_unchecked::<Option<String>, _>(name);
+            text.unwrap_or_default()
+        };
+        let is_derived = cell("table").is_empty() || cell("table").starts_with('<');
+        let what = format!("{} by {} {}", cell("table"), cell("type"), cell("key"));
+        assert!(is_derived || cell("type") != "ALL", "{text}\n{what}");
+        assert!(!cell("Extra").contains("filesort"), "{text}\n{what}");
+    }
+    tx.rollback().await.unwrap();
+    fresh.finish().await;
+}
+
 /// Counts.
 const POSTGRES_DEPTH: &str = "SELECT count(*), (SELECT created_at FROM outbox";
 

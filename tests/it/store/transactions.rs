@@ -49,6 +49,7 @@ pub(super) async fn a_committed_transaction_is_seen_by_the_next(fresh: &Fresh) {
     assert_eq!(number(&mut *tx, ALL_ROWS).await, 3);
     let done = Claimed::Done {
         fingerprint: print(1),
+        is_expired: false,
     };
     assert_eq!(claim(&mut *tx, &key("A")).await, done);
 }

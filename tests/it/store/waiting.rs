@@ -25,6 +25,7 @@ static LOOKING: Mutex<()> = Mutex::const_new(());
 fn done() -> Claimed {
     Claimed::Done {
         fingerprint: print(1),
+        is_expired: false,
     }
 }
 

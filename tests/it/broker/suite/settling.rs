@@ -68,6 +68,31 @@ pub(crate) async fn attempts_are_counted_over_many_retries(adapter: &dyn Adapter
     all_is_settled(adapter).await;
 }
 
+pub(crate) async fn a_retried_message_keeps_its_trace(adapter: &dyn Adapter) {
+    let broker = adapter.broker();
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let message = format!("{{\"specversion\":\"1.0\",\"traceparent\":\"{trace}\"}}");
+    let original = Publication {
+        message: message.into(),
+        ..self::message("m1", "order.create")
+    };
+    publish(broker, &[original]).await;
+    let mut consumer = consumer(broker, &RoleName::ORDER).await;
+    for settlement in [
+        Settlement::Retry(DELAY),
+        Settlement::Later(DELAY),
+        Settlement::Release,
+        Settlement::Ack,
+    ] {
+        let delivery = take_one(&mut consumer).await;
+        let kept = orderonce::message::traceparent(&delivery.message);
+        assert_eq!(kept.as_deref(), Some(trace), "before {settlement:?}");
+        settle(&mut consumer, &[delivery], settlement).await;
+        adapter.advance(DELAY).await;
+    }
+    all_is_settled(adapter).await;
+}
+
 pub(crate) async fn a_message_that_somebody_else_is_at_comes_back_later_with_nothing_counted(
     adapter: &dyn Adapter,
 ) {
