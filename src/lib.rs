@@ -31,7 +31,7 @@
 //!
 //! Arrows point down only: [`cli`] calls [`ops`], [`ops`] runs [`worker`], which brings together
 //! [`store`], [`broker`] and [`gate`]; all speak the words of [`domain`], and tell what they do by way of
-//! [`telemetry`].
+//! [`telemetry`]. Start reading at
 //! [`worker::batch`], the path of a batch in nine steps. A role of your own is a [`worker::Role`], or
 //! a plain function in a [`worker::handler::HandlerRole`].
 

@@ -73,6 +73,9 @@ struct Waiting<E> {
     reply: oneshot::Sender<Result<Reply, NoReply>>,
 }
 
+/// Who waits, and for the answer to which request.
+type Waiter = (Option<Request>, oneshot::Sender<Result<Reply, NoReply>>);
+
 impl<R: Role> Desk<R> {
     /// A desk whose work is done by tasks of `tasks`. `written` is told after each commit, so that the relay
     /// need not poll.
@@ -163,7 +166,7 @@ impl<R: Role> Clerk<R> {
 
     async fn replies(
         &self,
-        waiting: &[(Option<Request>, oneshot::Sender<Result<Reply, NoReply>>)],
+        waiting: &[Waiter],
         outcomes: Result<Vec<Outcome>, Error>,
     ) -> Result<Vec<Result<Reply, NoReply>>, Error> {
         let outcomes = outcomes?;
