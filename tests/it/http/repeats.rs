@@ -1,6 +1,6 @@
 //! The same request again: while the first is under way, after it, after a kill, with other content.
 
-use super::client::{Client, fresh_key, order};
+use super::client::{Client, order};
 use super::{Shop, address};
 use crate::servers::shared;
 use crate::site::until;
@@ -300,32 +300,25 @@ async fn a_database_that_is_away_makes_the_caller_ask_again() {
 #[tokio::test]
 async fn a_stop_answers_what_it_has_taken() {
     let shop = Shop::new("").await;
-    let (mut serving, client) = shop.open().await;
-    let mut locked = shop.site.stranger().await;
-    sqlx::query("BEGIN IMMEDIATE")
-        .execute(&mut locked)
-        .await
-        .unwrap();
+    let api = ["--role", "api", "--no-relay", "--no-janitor"];
+    let (mut serving, client) = shop.open_with(&api, &[(kill::STOP_AT, "begun:1")]).await;
     let waiting = client.clone();
-    let asked =
-        tokio::spawn(async move { waiting.post_as("a", "/v1/orders", &order("O1", "S1")).await });
-    // It is under way once the transaction waits for the lock.
-    let key = fresh_key();
-    until("the request is taken", async || {
-        let probe = client.get(&format!("/v1/orders/{key}")).await;
-        probe.status == 404
+    let asked = async move { waiting.post_as("a", "/v1/orders", &order("O1", "S1")).await };
+    let asked = tokio::spawn(asked);
+    until("the transaction is open", async || {
+        serving.is_alive();
+        serving.is_stopped()
     })
     .await;
     serving.signal(Signal::TERM);
-    serving.says("stopping once the work in hand is done").await;
-    sqlx::query("ROLLBACK").execute(&mut locked).await.unwrap();
-    let answer = asked.await.unwrap();
-    answer.is(201, "applied");
+    serving.signal(Signal::CONT);
+    asked.await.unwrap().is(201, "applied");
     assert_eq!(
         serving.ends().await.code(),
         Some(0),
         "{}",
         serving.last_words()
     );
-    assert!(TcpStream::connect(address(&serving.log())).await.is_err());
+    let at = address(&serving.log());
+    assert!(TcpStream::connect(at).await.is_err());
 }
