@@ -33,12 +33,14 @@ pub const FILE_VARIABLE: &str = "ORDERONCE_CONFIG";
 /// Pairs of keys of which the first must be the longer time.
 ///
 /// A lease must last longer than the pause between two looks at the queue, or it runs out unused.
-/// A parked event may have to wait until its order is paid or expires.
+/// A parked event may have to wait until its order is paid or expires. A provider is to have the answer that it
+/// understands before the door gives up.
 const LONGER_THAN: &[(&str, &str)] = &[
     ("broker.lease_seconds", "broker.poll_seconds"),
     ("relay.lease_seconds", "relay.poll_seconds"),
     ("parking.deadline_seconds", "order.pay_timeout_seconds"),
     ("order.pay_timeout_seconds", "order.remind_before_seconds"),
+    ("http.timeout_seconds", "callbacks.answer_within_seconds"),
 ];
 
 const VARIABLE_PREFIX: &str = "ORDERONCE__";
@@ -296,6 +298,18 @@ sections! {
         burst: u32 = "rate_burst", "200", Kind::Integer(1..=1_000_000);
         /// Requests that may wait for the database, at most.
         room: usize = "waiting", "1024", Kind::Integer(1..=1_000_000);
+    }
+
+    /// What payment providers say by HTTP, at `http.listen` under /v1/callbacks.
+    callbacks: Callbacks {
+        /// A file with the providers and what their signatures are checked with; empty: there are none.
+        file: String = "file", "", Kind::Text;
+        /// How long a provider waits for its answer, at most; then it is told to come again, and what it said goes on.
+        answer_within: Duration = "answer_within_seconds", "4", Kind::Seconds(MILLISECOND..=MINUTE);
+        /// How long callbacks are kept as they came.
+        keep: Duration = "keep_seconds", "7776000", Kind::Seconds(MINUTE..=YEAR);
+        /// Callbacks that are not believed and are kept all the same, in a minute; the rest is only counted.
+        refusals_kept: u32 = "refusals_kept_per_minute", "60", Kind::Integer(1..=1_000_000);
     }
 
     /// Traces, sent to a collector.

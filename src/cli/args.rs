@@ -2,7 +2,7 @@
 
 use crate::domain::{DeadReason, RoleName};
 use crate::http::auth::Right;
-use crate::store::DeadStatus;
+use crate::store::{CallbackVerdict, DeadStatus};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -138,7 +138,7 @@ pub enum Command {
                   \x20 orderonce explain 536365/order.create\n\
                   \n\
                   Everything that is known is listed with its time: outcomes, transitions, payments, refunds, flows,\n\
-                  parked events, dead letters, and what waits to be published.")]
+                  callbacks, parked events, dead letters, and what waits to be published.")]
     Explain(Explain),
     /// Look at, replay or discard messages that could not be processed
     #[command(subcommand)]
@@ -146,6 +146,9 @@ pub enum Command {
     /// Look at events that wait for what makes them possible
     #[command(subcommand)]
     Parked(ParkedCommand),
+    /// Look at what payment providers said, as it came
+    #[command(subcommand)]
+    Callbacks(CallbacksCommand),
     /// Look at how long claims are kept
     #[command(subcommand)]
     Retention(RetentionCommand),
@@ -445,6 +448,33 @@ pub enum ParkedCommand {
         /// How many at most
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: u32,
+    },
+}
+
+/// `callbacks`
+#[derive(Debug, Subcommand)]
+pub enum CallbacksCommand {
+    /// List callbacks, youngest first
+    #[command(after_long_help = "Examples:\n\
+                  \x20 orderonce callbacks list --about 536365\n\
+                  \x20 orderonce callbacks list --verdict refused\n\
+                  \n\
+                  The same callback is kept once, however often it comes, for callbacks.keep_seconds.")]
+    List {
+        /// Only those about this order
+        #[arg(long, value_name = "ORDER")]
+        about: Option<String>,
+        /// Only those with this verdict: accepted, ignored or refused
+        #[arg(long, value_name = "VERDICT", ignore_case = true)]
+        verdict: Option<CallbackVerdict>,
+        /// How many at most
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: u32,
+    },
+    /// Show one callback with its body and headers
+    Show {
+        /// Its number
+        id: i64,
     },
 }
 

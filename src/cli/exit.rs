@@ -1,7 +1,8 @@
 //! What an exit code means.
 
 use crate::ops::{
-    bench, dead, demo, deployment, explain, health, import, online_retail, repair, send, serve,
+    bench, callbacks, dead, demo, deployment, explain, health, import, online_retail, repair, send,
+    serve,
 };
 use crate::{broker, config, http, store, telemetry, worker};
 use std::error::Error;
@@ -50,10 +51,12 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<u8> {
         .or_else(|| of(cause, |_: &telemetry::trace::Error| USAGE))
         .or_else(|| of(cause, |_: &http::Error| USAGE))
         .or_else(|| of(cause, |_: &http::auth::Error| USAGE))
+        .or_else(|| of(cause, |_: &http::callbacks::Error| USAGE))
         .or_else(|| of(cause, of_send))
         .or_else(|| of(cause, of_import))
         .or_else(|| of(cause, of_online_retail))
         .or_else(|| of(cause, of_dead))
+        .or_else(|| of(cause, of_callbacks))
         .or_else(|| of(cause, of_explain))
         .or_else(|| of(cause, of_repair))
         .or_else(|| of(cause, of_demo))
@@ -182,6 +185,13 @@ fn of_dead(error: &dead::Error) -> u8 {
         | dead::Error::NoBody { .. } => DATA,
         dead::Error::Store(error) => of_store(error),
         dead::Error::Worker(error) => of_worker(error),
+    }
+}
+
+fn of_callbacks(error: &callbacks::Error) -> u8 {
+    match error {
+        callbacks::Error::NotFound(_) => DATA,
+        callbacks::Error::Store(error) => of_store(error),
     }
 }
 

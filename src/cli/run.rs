@@ -1,9 +1,9 @@
 //! One function per command: arguments to a call of `ops`, its report to standard output.
 
 use super::args::{
-    BenchCommand, BenchLayers, Cli, Command, ConfigCommand, DeadCommand, DeadReplay, Demo, Explain,
-    Format, Import, ImportFormat, KeysCommand, ParkedCommand, Reconcile, RetentionCommand, Send,
-    Serve, Served,
+    BenchCommand, BenchLayers, CallbacksCommand, Cli, Command, ConfigCommand, DeadCommand,
+    DeadReplay, Demo, Explain, Format, Import, ImportFormat, KeysCommand, ParkedCommand, Reconcile,
+    RetentionCommand, Send, Serve, Served,
 };
 use super::exit::{DATA, UNREACHABLE, Usage};
 use super::output::{print, progress, tell};
@@ -16,8 +16,8 @@ use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::ops::table::Table;
 use crate::ops::{
-    bench, dead, demo, explain, health, import, online_retail, parked, reconcile, repair,
-    retention, send, serve, settings,
+    bench, callbacks, dead, demo, explain, health, import, online_retail, parked, reconcile,
+    repair, retention, send, serve, settings,
 };
 use crate::store::DeadFilter;
 use crate::telemetry;
@@ -89,6 +89,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         | Command::Explain(_)
         | Command::Dead(_)
         | Command::Parked(_)
+        | Command::Callbacks(_)
         | Command::Retention(_)) => {
             let config = load()?.config;
             telemetry::init(&config.log)?;
@@ -138,6 +139,9 @@ async fn with_config(command: Command, config: &Config, format: Format) -> anyho
             let store = deployment.store.as_ref();
             print(&parked::list(store, about.as_deref(), limit).await?, format)?;
             Ok(0)
+        }
+        Command::Callbacks(command) => {
+            run_callbacks(command, &Deployment::open(config).await?, format).await
         }
         Command::Retention(RetentionCommand::Status) => {
             let deployment = Deployment::open(config).await?;
@@ -456,6 +460,26 @@ async fn run_dead(
             let act = act(args.actor, Some(args.reason));
             print(&dead::discard(store, &args.ids, &act).await?, format)?;
         }
+    }
+    Ok(0)
+}
+
+async fn run_callbacks(
+    command: CallbacksCommand,
+    deployment: &Deployment,
+    format: Format,
+) -> anyhow::Result<u8> {
+    let store = deployment.store.as_ref();
+    match command {
+        CallbacksCommand::List {
+            about,
+            verdict,
+            limit,
+        } => {
+            let filter = callbacks::Filter { about, verdict };
+            print(&callbacks::list(store, &filter, limit).await?, format)?;
+        }
+        CallbacksCommand::Show { id } => print(&callbacks::show(store, id).await?, format)?,
     }
     Ok(0)
 }

@@ -20,6 +20,8 @@ impl RoleName {
     pub const ACCOUNT: Self = Self(Cow::Borrowed("account"));
     /// Takes the requests of HTTP clients; it has no queue.
     pub const API: Self = Self(Cow::Borrowed("api"));
+    /// Keeps and passes on what payment providers say by HTTP; it has no queue.
+    pub const CALLBACK: Self = Self(Cow::Borrowed("callback"));
     /// The four roles that are built in.
     pub const BUILT_IN: [Self; 4] = [Self::ORDER, Self::PAYMENT, Self::INVENTORY, Self::ACCOUNT];
 

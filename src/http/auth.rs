@@ -116,6 +116,15 @@ struct Entry {
 }
 
 impl Keys {
+    /// Nobody is known.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            keys: Vec::new(),
+            callers: Vec::new(),
+        }
+    }
+
     /// Reads a file of keys.
     ///
     /// # Errors

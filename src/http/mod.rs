@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod auth;
+pub mod callbacks;
 mod problem;
 mod server;
 

@@ -2,10 +2,12 @@
 
 use super::api::{self, Api};
 use super::auth::{self, Keys, Rate};
+use super::callbacks::{self, Callbacks, Provider};
 use super::problem::Problem;
 use crate::message::Limits;
 use crate::ops::deployment::Deployment;
 use crate::telemetry::trace;
+use crate::worker::callback::CallbackRole;
 use crate::worker::desk::{self, Desk};
 use crate::worker::inventory::InventoryRole;
 use crate::worker::order::OrderRole;
@@ -18,6 +20,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,9 +37,9 @@ pub enum Error {
         "http.listen is empty, so the API has no address; set it to one such as 127.0.0.1:8000"
     )]
     NoAddress,
-    /// No keys are configured.
+    /// Neither keys nor providers are configured.
     #[error(
-        "http.keys_file is empty, so nobody may call the API; `orderonce keys new NAME` makes an entry for such a file"
+        "http.keys_file and callbacks.file are empty, so nobody may call; `orderonce keys new NAME` makes an entry for a file of keys"
     )]
     NoKeys,
     /// The address cannot be listened at.
@@ -50,6 +53,9 @@ pub enum Error {
     /// The keys.
     #[error(transparent)]
     Keys(#[from] auth::Error),
+    /// The providers.
+    #[error(transparent)]
+    Callbacks(#[from] callbacks::Error),
 }
 
 /// The API at its address, not yet answering.
@@ -57,12 +63,13 @@ pub struct Server {
     listener: TcpListener,
     at: SocketAddr,
     keys: Arc<Keys>,
+    providers: BTreeMap<String, Arc<dyn Provider>>,
     deployment: Deployment,
     plan: Plan,
 }
 
 impl Server {
-    /// Reads the keys and listens. The roles work as `plan` says.
+    /// Reads the keys and the providers, and listens. The roles work as `plan` says.
     ///
     /// # Errors
     /// [`Error`].
@@ -71,14 +78,22 @@ impl Server {
         if config.listen.is_empty() {
             return Err(Error::NoAddress);
         }
-        if config.keys_file.is_empty() {
+        let callbacks = &deployment.config.callbacks;
+        if config.keys_file.is_empty() && callbacks.file.is_empty() {
             return Err(Error::NoKeys);
         }
         let rate = Rate {
             per_second: config.rate,
             burst: config.burst,
         };
-        let keys = Keys::read(Path::new(&config.keys_file), rate)?;
+        let keys = match config.keys_file.as_str() {
+            "" => Keys::none(),
+            file => Keys::read(Path::new(file), rate)?,
+        };
+        let providers = match callbacks.file.as_str() {
+            "" => BTreeMap::new(),
+            file => callbacks::read(Path::new(file))?,
+        };
         let listen = |error| Error::Listen {
             at: config.listen.clone(),
             error,
@@ -89,6 +104,7 @@ impl Server {
             listener,
             at,
             keys: Arc::new(keys),
+            providers,
             deployment: deployment.clone(),
             plan: plan.clone(),
         })
@@ -113,7 +129,18 @@ impl Server {
                 ..self.plan.settings.limits.clone()
             },
         };
-        api::router(Arc::new(api))
+        let mut routes = api::router(Arc::new(api));
+        if !self.providers.is_empty() {
+            let config = &self.deployment.config.callbacks;
+            let callbacks = Callbacks::new(
+                self.providers.clone(),
+                self.desk(CallbackRole, doorway, tasks),
+                config.answer_within,
+                config.refusals_kept,
+            );
+            routes = routes.merge(callbacks::router(Arc::new(callbacks)));
+        }
+        routes
             .fallback(nothing_there)
             .method_not_allowed_fallback(not_so)
             .layer(middleware::from_fn_with_state(config.timeout, in_time))
@@ -145,6 +172,7 @@ impl Door for Server {
     async fn run(self: Box<Self>, doorway: Doorway) -> worker::Result<()> {
         let tasks = TaskTracker::new();
         let routes = self.routes(&doorway, &tasks);
+        let routes = routes.into_make_service_with_connect_info::<SocketAddr>();
         tracing::info!(at = %self.at, "answering /v1");
         let served = axum::serve(self.listener, routes)
             .with_graceful_shutdown(doorway.stop.cancelled_owned());

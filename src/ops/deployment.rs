@@ -291,6 +291,7 @@ impl Deployment {
             retention: retention::Settings {
                 life: config.retention.life,
                 archive: config.retention.archive,
+                callbacks: config.callbacks.keep,
                 batch: config.retention.batch,
                 pause: config.retention.pause,
                 interval: config.retention.interval,

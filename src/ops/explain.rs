@@ -2,15 +2,15 @@
 
 use crate::domain::{EventType, Key, Money, RoleName, Timestamp};
 use crate::store::{
-    self, ClaimRow, DeadFilter, DeadLetter, History, Moment, OrderSummary, OutboxRow, ParkedRow,
-    RepairRow,
+    self, CallbackRow, ClaimRow, DeadFilter, DeadLetter, History, KeptCallbacks, Moment,
+    OrderSummary, OutboxRow, ParkedRow, RepairRow,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use strum::IntoEnumIterator;
 
-/// Parked events and dead letters of one key or subject to show at most.
+/// Callbacks, parked events and dead letters of one key or subject to show at most.
 const LIMIT: u32 = 1_000;
 
 /// What went wrong.
@@ -18,8 +18,8 @@ const LIMIT: u32 = 1_000;
 pub enum Error {
     /// Neither an order nor a key.
     #[error(
-        "nothing is known of {0}: no order has this id, and no claim, parked event, outbox row, \
-         dead letter or repair has it as its subject, its key or its role:key"
+        "nothing is known of {0}: no order has this id, and no claim, callback, parked event, \
+         outbox row, dead letter or repair has it as its subject, its key or its role:key"
     )]
     NotFound(String),
     /// The database.
@@ -68,7 +68,7 @@ pub struct Entry {
 /// [`Error::NotFound`] if nothing is known of it, [`Error::Store`] if the database is away.
 pub async fn explain<H>(store: &H, asked: &str) -> Result<Explanation, Error>
 where
-    H: History + Sync + ?Sized,
+    H: History + KeptCallbacks + Sync + ?Sized,
 {
     let life = gather(store, asked).await?;
     if !life.is_empty() {
@@ -130,6 +130,7 @@ fn readings(asked: &str) -> impl Iterator<Item = (Option<RoleName>, &str)> {
 struct Life {
     order: Option<OrderSummary>,
     claims: Vec<ClaimRow>,
+    callbacks: Vec<CallbackRow>,
     parked: Vec<ParkedRow>,
     moments: Vec<Moment>,
     outbox: Vec<OutboxRow>,
@@ -139,11 +140,12 @@ struct Life {
 
 async fn gather<H>(store: &H, subject: &str) -> Result<Life, Error>
 where
-    H: History + Sync + ?Sized,
+    H: History + KeptCallbacks + Sync + ?Sized,
 {
     let claims = store.claims_about(subject).await?;
     let mut life = Life {
         order: store.order_summary(subject).await?,
+        callbacks: store.callbacks(Some(subject), None, LIMIT).await?,
         parked: store.parked(Some(subject), LIMIT).await?,
         moments: store.timeline(subject).await?,
         outbox: store.outbox_about(subject).await?,
@@ -170,7 +172,7 @@ async fn dead_letters<H>(
     key: &str,
 ) -> Result<Vec<DeadLetter>, Error>
 where
-    H: History + Sync + ?Sized,
+    H: History + KeptCallbacks + Sync + ?Sized,
 {
     let filter = DeadFilter {
         role: role.cloned(),
@@ -208,6 +210,7 @@ impl Life {
     fn is_empty(&self) -> bool {
         self.order.is_none()
             && self.claims.is_empty()
+            && self.callbacks.is_empty()
             && self.parked.is_empty()
             && self.moments.is_empty()
             && self.outbox.is_empty()
@@ -218,6 +221,7 @@ impl Life {
     fn explanation(self, asked: &str, subject: &str) -> Explanation {
         let mut entries: Vec<Entry> = Vec::new();
         entries.extend(self.claims.into_iter().flat_map(of_claim));
+        entries.extend(self.callbacks.into_iter().rev().map(of_callback));
         entries.extend(self.moments.into_iter().map(of_moment));
         entries.extend(self.parked.into_iter().flat_map(of_parked));
         entries.extend(self.outbox.into_iter().map(of_outbox));
@@ -269,6 +273,25 @@ fn of_claim(claim: ClaimRow) -> Vec<Entry> {
         .chain([concluded])
         .chain(expired)
         .collect()
+}
+
+fn of_callback(callback: CallbackRow) -> Entry {
+    let CallbackRow {
+        id,
+        provider,
+        detail,
+        ..
+    } = callback;
+    Entry {
+        at: callback.received_at,
+        what: format!("{provider} called: {detail} (callback {id})"),
+        table: "callback",
+        role: Some(RoleName::CALLBACK),
+        key: Some(callback.key),
+        outcome: None,
+        message_id: None,
+        asked: false,
+    }
 }
 
 fn of_moment(moment: Moment) -> Entry {

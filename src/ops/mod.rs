@@ -4,6 +4,7 @@
 //! deliberately does not: parsing of arguments, printing, and exit codes.
 
 pub mod bench;
+pub mod callbacks;
 pub mod dead;
 pub mod demo;
 pub mod deployment;

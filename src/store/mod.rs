@@ -10,6 +10,7 @@
 mod accounts;
 mod audit;
 mod backlog;
+mod callbacks;
 mod claims;
 mod dead_letters;
 mod error;
@@ -32,6 +33,7 @@ mod views;
 pub use accounts::{AccountUpdate, Accounts, CreditState};
 pub use audit::{About, Audit, CHECKS, Check, Difference, Subject};
 pub use backlog::{Backlog, COUNTED, Occupancy, Waiting, Watch};
+pub use callbacks::{CallbackRow, CallbackVerdict, Callbacks, KeptCallbacks, NewCallback};
 pub use claims::{Claimed, Claims, Conclusion, NewClaim, Prior};
 pub use dead_letters::{DeadFilter, DeadLetter, DeadLetters, DeadStatus, NewDeadLetter};
 pub use error::{Error, Result, Setup};
@@ -54,7 +56,17 @@ use sqlx::sqlite::SqliteConnection;
 /// caller's.
 #[async_trait]
 pub trait Store:
-    Outbox + Retention + History + Views + Watch + Audit + Faults + Send + Sync + 'static
+    Outbox
+    + Retention
+    + History
+    + KeptCallbacks
+    + Views
+    + Watch
+    + Audit
+    + Faults
+    + Send
+    + Sync
+    + 'static
 {
     /// Begins a transaction that may write. Dropping it without a commit rolls it back.
     ///
@@ -86,7 +98,16 @@ pub trait Store:
 /// A transaction. Run it in a task that nobody cancels: a dropped `commit` may have committed.
 #[async_trait]
 pub trait Tx:
-    Claims + Parking + DeadLetters + Orders + Inventory + Accounts + OutboxAppend + Repairs + Send
+    Claims
+    + Parking
+    + DeadLetters
+    + Callbacks
+    + Orders
+    + Inventory
+    + Accounts
+    + OutboxAppend
+    + Repairs
+    + Send
 {
     /// The database's clock.
     ///

@@ -354,6 +354,15 @@ pub const METRICS: &[Metric] = &[
         meaning: "How long the answers took.",
     },
     Metric {
+        name: "orderonce_callbacks_total",
+        kind: Kind::Counter,
+        unit: "callbacks",
+        labels: &["provider", "verdict", "reason"],
+        part: Part::Http,
+        meaning: "Callbacks of payment providers: `accepted` and `ignored` ones with the reason `first` or `again`, \
+                  `refused` ones with why, and those that were `not_kept` because the database was `unavailable`.",
+    },
+    Metric {
         name: "orderonce_trace_spans_total",
         kind: Kind::Counter,
         unit: "spans",

@@ -224,7 +224,7 @@ impl Template {
 
 /// Takes all rows out of a database on a server.
 async fn empty(url: &str) -> sqlx::Result<()> {
-    const TABLES: [&str; 17] = [
+    const TABLES: [&str; 18] = [
         "orders",
         "order_line",
         "order_transition",
@@ -239,6 +239,7 @@ async fn empty(url: &str) -> sqlx::Result<()> {
         "parked_event",
         "outbox",
         "dead_letter",
+        "callback",
         "lease",
         "retention",
         "repair",

@@ -1,6 +1,6 @@
 //! Workers: from deliveries to outcomes.
 //!
-//! What lives here: the path of a batch (start at [`batch`]), the four roles, the relay, the
+//! What lives here: the path of a batch (start at [`batch`]), the roles, the relay, the
 //! janitor, and the supervisor that runs them. What deliberately does not: business rules, which
 //! are [`crate::domain`]'s, and SQL, which is [`crate::store`]'s.
 
@@ -10,6 +10,7 @@ mod role;
 pub mod desk;
 
 pub mod account;
+pub mod callback;
 pub mod handler;
 pub mod inventory;
 pub mod order;

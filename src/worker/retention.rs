@@ -1,4 +1,4 @@
-//! What claims become when they grow old: the part of the janitor that goes through many rows.
+//! What claims and callbacks become when they grow old: the part of the janitor that goes through many rows.
 //!
 //! It works in small steps with a pause after each, so that whoever claims meanwhile hardly notices. One
 //! process at a time does it, by a lease; two would do no harm.
@@ -23,7 +23,9 @@ pub struct Settings {
     pub life: Duration,
     /// How long after that it is removed.
     pub archive: Duration,
-    /// Most claims in a step.
+    /// How long callbacks are kept as they came.
+    pub callbacks: Duration,
+    /// Most rows of each kind in a step.
     pub batch: u32,
     /// The pause after a step, at least.
     pub pause: Duration,
@@ -38,6 +40,8 @@ pub struct Step {
     pub expired: u64,
     /// Claims that were removed.
     pub removed: u64,
+    /// Callbacks that were removed.
+    pub callbacks: u64,
     /// How long to pause before the next step.
     pub pause: Duration,
 }
@@ -52,6 +56,7 @@ pub struct Retention {
     remove_from: Timestamp,
     expired: u64,
     removed: u64,
+    callbacks: u64,
 }
 
 impl Retention {
@@ -66,6 +71,7 @@ impl Retention {
             remove_from: Timestamp(0),
             expired: 0,
             removed: 0,
+            callbacks: 0,
         }
     }
 
@@ -77,6 +83,7 @@ impl Retention {
         let Settings {
             life,
             archive,
+            callbacks,
             batch,
             pause,
             interval,
@@ -91,14 +98,17 @@ impl Retention {
                 .store
                 .remove_claims(archive, self.remove_from, batch)
                 .await?;
+            let callbacks = self.store.remove_callbacks(callbacks, batch).await?;
             self.expire_from = expired.through.unwrap_or(self.expire_from);
             self.remove_from = removed.through.unwrap_or(self.remove_from);
             self.expired += expired.rows;
             self.removed += removed.rows;
-            let is_busy = expired.rows.max(removed.rows) >= batch.into();
+            self.callbacks += callbacks;
+            let is_busy = expired.rows.max(removed.rows).max(callbacks) >= batch.into();
             let step = Step {
                 expired: expired.rows,
                 removed: removed.rows,
+                callbacks,
                 pause: pause.max(begun.elapsed() * REST),
             };
             if is_busy {
@@ -128,9 +138,15 @@ impl Retention {
         if expired + removed > 0 {
             tracing::info!(expired, removed, "claims have outlived their time");
         }
+        if self.callbacks > 0 {
+            tracing::info!(
+                removed = self.callbacks,
+                "callbacks have outlived their time"
+            );
+        }
         metrics::counter!("orderonce_claims_expired_total").increment(expired);
         metrics::counter!("orderonce_claims_removed_total").increment(removed);
-        (self.expired, self.removed) = (0, 0);
+        (self.expired, self.removed, self.callbacks) = (0, 0, 0);
         (self.expire_from, self.remove_from) = (Timestamp(0), Timestamp(0));
     }
 }

@@ -110,7 +110,7 @@ async fn hold_a_delivery(world: &World) {
     world.execute(fence).await;
 }
 
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 19] = [
     "orders",
     "order_line",
     "order_transition",
@@ -125,6 +125,7 @@ const TABLES: [&str; 18] = [
     "parked_event",
     "outbox",
     "dead_letter",
+    "callback",
     "lease",
     "retention",
     "queue_message",

@@ -15,6 +15,7 @@ const DAY: Duration = Duration::from_hours(24);
 const SETTINGS: Settings = Settings {
     life: DAY,
     archive: DAY,
+    callbacks: DAY,
     batch: 10,
     pause: Duration::from_millis(1),
     interval: Duration::from_mins(5),

@@ -16,6 +16,7 @@
 mod accounts;
 mod audit;
 mod backlog;
+mod callbacks;
 mod claims;
 mod connect;
 mod dead_letters;

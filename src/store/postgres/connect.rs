@@ -321,7 +321,7 @@ impl Server {
                     to_regclass('payment'), to_regclass('refund'), to_regclass('stock'),
                     to_regclass('reservation'), to_regclass('deduction_flow'), to_regclass('account'),
                     to_regclass('account_flow'), to_regclass('idempotent_record'),
-                    to_regclass('parked_event'), to_regclass('outbox'), to_regclass('dead_letter'),
+                    to_regclass('parked_event'), to_regclass('outbox'), to_regclass('dead_letter'), to_regclass('callback'),
                     to_regclass('lease'), to_regclass('retention'), to_regclass('repair'))
                 AND NOT has_table_privilege(relation.oid, wanted.privilege)
             ORDER BY 1

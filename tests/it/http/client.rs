@@ -22,6 +22,7 @@ pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Value,
+    pub(super) text: String,
 }
 
 impl Client {
@@ -91,6 +92,7 @@ impl Client {
             status: parts.status.as_u16(),
             headers: parts.headers,
             body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            text: String::from_utf8_lossy(&body).into_owned(),
         })
     }
 }

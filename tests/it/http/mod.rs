@@ -1,5 +1,6 @@
 //! The HTTP API, over real sockets to the real binary.
 
+mod callbacks;
 mod client;
 mod described;
 mod limits;
@@ -32,8 +33,8 @@ impl Shop {
     }
 
     /// On a server.
-    async fn on_server(store: &str, broker: &str) -> Self {
-        Self::on("", async |more| {
+    async fn on_server(store: &str, broker: &str, more: &str) -> Self {
+        Self::on(more, async |more| {
             Site::on_servers(store, broker, &more).await
         })
         .await

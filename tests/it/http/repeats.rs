@@ -184,14 +184,14 @@ async fn fifty_at_once_create_one_order_in_a_file() {
 #[tokio::test]
 async fn fifty_at_once_create_one_order_on_postgres() {
     let broker = shared("ORDERONCE_TEST_AMQP_URL");
-    let shop = Shop::on_server(&shared("ORDERONCE_TEST_POSTGRES_URL"), &broker).await;
+    let shop = Shop::on_server(&shared("ORDERONCE_TEST_POSTGRES_URL"), &broker, "").await;
     fifty_at_once_to_two_processes_create_one_order(&shop).await;
 }
 
 #[tokio::test]
 async fn fifty_at_once_create_one_order_on_mariadb() {
     let broker = shared("ORDERONCE_TEST_AMQP_URL");
-    let shop = Shop::on_server(&shared("ORDERONCE_TEST_MARIADB_URL"), &broker).await;
+    let shop = Shop::on_server(&shared("ORDERONCE_TEST_MARIADB_URL"), &broker, "").await;
     fifty_at_once_to_two_processes_create_one_order(&shop).await;
 }
 

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod backlog;
+mod callbacks;
 mod claims;
 mod dead_letters;
 pub(crate) mod fixture;
@@ -21,6 +22,7 @@ mod retention;
 mod statements;
 mod text;
 mod transactions;
+mod views;
 mod waiting;
 
 macro_rules! stamp {
@@ -76,6 +78,13 @@ macro_rules! store_suite {
                     a_discarded_letter_stays_discarded
                     marking_from_another_status_is_a_conflict
                     any_bytes_are_kept;
+                callbacks:
+                    what_came_is_shown_as_it_came_youngest_first
+                    the_oldest_are_removed_after_their_time;
+                views:
+                    an_order_is_read_with_all_that_belongs_to_it
+                    stock_and_accounts_are_read
+                    the_answers_to_requests_are_read_and_those_of_roles_are_not;
                 orders:
                     what_was_inserted_is_loaded
                     an_order_is_inserted_once_even_by_another_transaction

@@ -24,7 +24,7 @@ use strum::IntoEnumIterator;
 use tokio::net::TcpStream;
 
 /// Where a process answers, as it says in its log.
-pub(super) async fn address(serving: &mut Serving, message: &str) -> SocketAddr {
+pub(crate) async fn address(serving: &mut Serving, message: &str) -> SocketAddr {
     serving.says(message).await;
     let log = serving.log();
     let mut lines = log
@@ -35,7 +35,7 @@ pub(super) async fn address(serving: &mut Serving, message: &str) -> SocketAddr 
 }
 
 /// The status and the text that are answered.
-async fn get(at: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) async fn get(at: SocketAddr, path: &str) -> (u16, String) {
     ask(at, Request::get(path), String::new()).await
 }
 
@@ -173,10 +173,13 @@ async fn all_that_a_process_tells_is_in_the_table_and_all_in_the_table_is_told()
     let (key, entry) = new_key("shop", &Right::iter().collect::<Vec<_>>()).unwrap();
     let keys = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(keys.path(), entry).unwrap();
+    let providers = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(providers.path(), "[[stripe]]\nname = \"s\"\nsecret = \"x\"").unwrap();
     let site = Site::new(&format!(
         "health.listen = \"127.0.0.1:0\"\nhealth.interval_seconds = 0.05\nhttp.listen = \"127.0.0.1:0\"
-http.keys_file = '{}'\ntrace.endpoint = \"http://127.0.0.1:9\"",
-        keys.path().display()
+http.keys_file = '{}'\ncallbacks.file = '{}'\ntrace.endpoint = \"http://127.0.0.1:9\"",
+        keys.path().display(),
+        providers.path().display()
     ))
     .await;
     let mut serving = site.serve(&[], &[]);
@@ -188,6 +191,8 @@ http.keys_file = '{}'\ntrace.endpoint = \"http://127.0.0.1:9\"",
         401,
         "without the key {key}"
     );
+    let forged = ask(api, Request::post("/v1/callbacks/s"), "{}".to_owned()).await;
+    assert_eq!(forged.0, 400);
     serving.says("the collector takes no spans").await;
     until("what waits was looked at", async || {
         told(at).await.get("orderonce_dead_letters_open") == Some(2.0)
