@@ -263,7 +263,7 @@ struct Configured {
 }
 
 /// The configuration of this process and the workers: short leases, since nobody but this process
-/// kills them, and messages that stay where they can be counted.
+/// kills them, messages that stay where they can be counted, and none that is to blame for the kills.
 fn configure(options: &Options) -> Result<Configured, Error> {
     let dir = &options.dir;
     std::fs::create_dir_all(dir).map_err(Error::io(format!("creating {}", dir.display())))?;
@@ -287,7 +287,7 @@ fn configure(options: &Options) -> Result<Configured, Error> {
     );
     let text = format!(
         "[store]\nurl = {store}\n\n[broker]\nurl = {broker}\nprefix = \"orderonce.demo\"\n\
-         lease_seconds = 0.3\npoll_seconds = 0.01\nkeep_acked = true\n\n\
+         lease_seconds = 0.3\npoll_seconds = 0.01\nkeep_acked = true\ndelivery_limit = 1000\n\n\
          [relay]\nlease_seconds = 0.3\npoll_seconds = 0.01\n\n[log]\nformat = \"json\"\n"
     );
     write_private(&file, &text).map_err(Error::io(format!("writing {}", file.display())))?;

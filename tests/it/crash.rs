@@ -11,7 +11,7 @@ use std::time::Duration;
 use strum::IntoEnumIterator;
 
 /// Small batches, so that each boundary is passed many times.
-const SMALL_BATCHES: &str = "batch.max = 8\nrelay.window = 8";
+const SMALL_BATCHES: &str = "batch.max = 8\nrelay.window = 8\nbroker.delivery_limit = 1000";
 
 /// Which passages of a boundary are the last of a process.
 const PASSAGES: [u64; 3] = [1, 2, 5];
@@ -79,7 +79,7 @@ async fn every_effect_happens_once_whoever_dies_at_random_moments() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let site = Site::new("batch.max = 16").await;
+    let site = Site::new("batch.max = 16\nbroker.delivery_limit = 1000").await;
     let day = Day::whole();
     day.stock_up(&site).await;
     for part in day.parts(KILLS, &mut rng) {

@@ -2,12 +2,12 @@
 
 use crate::support::{World, and, create, of, outcomes, paid, refunded};
 use orderonce::broker::Headers;
-use orderonce::domain::{EventType, RoleName, Timestamp};
+use orderonce::domain::{EventType, Key, RoleName, Timestamp};
 use orderonce::ops::explain::explain;
-use orderonce::store::{Retention as _, Swept};
+use orderonce::store::{CallbackVerdict, NewCallback, Retention as _, Store as _, Swept};
 use orderonce::worker::retention::{Retention, Settings, Step};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use strum::IntoEnumIterator;
 
@@ -185,6 +185,39 @@ async fn what_removed_claims_have_written_is_no_difference() {
 
 fn retention(world: &World, holder: &str) -> Retention {
     Retention::new(world.store.clone(), holder.to_owned(), SETTINGS)
+}
+
+#[tokio::test]
+async fn callbacks_go_after_their_time_in_small_steps() {
+    let world = World::new().await;
+    let (headers, key) = (BTreeMap::new(), Key::new(&["k"]).unwrap());
+    let callback = NewCallback {
+        provider: "stripe",
+        verdict: CallbackVerdict::Accepted,
+        detail: "",
+        subject: "O1",
+        key: &key,
+        headers: &headers,
+        body: b"{}",
+        remote: "",
+    };
+    let mut tx = world.store.begin().await.unwrap();
+    let now = tx.now().await.unwrap();
+    tx.keep_callbacks(now, &[callback; 15]).await.unwrap();
+    tx.commit().await.unwrap();
+    let mut retention = retention(&world, "one");
+    assert_eq!(retention.run_once().await.unwrap().callbacks, 0);
+    world.advance(DAY);
+    let mut removed = Vec::new();
+    loop {
+        let step = retention.run_once().await.unwrap();
+        removed.push(step.callbacks);
+        if step.pause == SETTINGS.interval {
+            break;
+        }
+    }
+    assert_eq!(removed, [10, 5]);
+    assert_eq!(world.count("callback").await, 0);
 }
 
 #[tokio::test]
