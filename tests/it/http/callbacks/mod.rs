@@ -1,6 +1,7 @@
 //! Callbacks of payment providers, over real sockets to the real binary.
 
 mod signing;
+mod table;
 
 use super::client::{Answer, Client, order};
 use super::{Shop, address};

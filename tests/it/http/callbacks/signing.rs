@@ -57,7 +57,11 @@ amount = "/amount"
 currency = "/currency"
 refund_no = "/refund"
 unit = "minor"
-types = {{ paid = "payment.succeeded", refunded = "refund.succeeded" }}
+[generic.types]
+paid = "payment.succeeded"
+failed = "payment.failed"
+refunded = "refund.succeeded"
+refund_failed = "refund.failed"
 "#
     );
     let path = folder.join("callbacks.toml");
