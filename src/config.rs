@@ -32,12 +32,13 @@ pub const FILE_VARIABLE: &str = "ORDERONCE_CONFIG";
 
 /// Pairs of keys of which the first must be the longer time.
 ///
-/// A lease must last longer than the pause between two looks at the queue, or it runs out unused.
+/// A lease must last longer than the pause between two looks at the queue, or it runs out unused; so must the janitor's.
 /// A parked event may have to wait until its order is paid or expires. A provider is to have the answer that it
 /// understands before the door gives up.
 const LONGER_THAN: &[(&str, &str)] = &[
     ("broker.lease_seconds", "broker.poll_seconds"),
     ("relay.lease_seconds", "relay.poll_seconds"),
+    ("janitor.lease_seconds", "janitor.interval_seconds"),
     ("parking.deadline_seconds", "order.pay_timeout_seconds"),
     ("order.pay_timeout_seconds", "order.remind_before_seconds"),
     ("http.timeout_seconds", "callbacks.answer_within_seconds"),
@@ -264,6 +265,8 @@ sections! {
     janitor: Janitor {
         /// Pause between two runs.
         interval: Duration = "interval_seconds", "1", Kind::Seconds(MILLISECOND..=DAY);
+        /// How long one janitor owns what is due before another may take over.
+        lease: Duration = "lease_seconds", "10", Kind::Seconds(MILLISECOND..=DAY);
         /// Most rows handled in one transaction.
         batch: u32 = "batch", "256", Kind::Integer(1..=65_536);
     }
@@ -868,6 +871,7 @@ mod tests {
         let file_text = "[batch]\nmax = 0\n[stoer]\nurl = 'x'\n";
         let env = [
             ("ORDERONCE__LOG__FORMAT", "xml"),
+            ("ORDERONCE__JANITOR__LEASE_SECONDS", "1"),
             ("ORDERONCE__RELAY__LEASE_SECONDS", "0.05"),
         ];
         assert_eq!(
@@ -876,7 +880,9 @@ mod tests {
              FILE: batch.max is `0`, expected an integer from 1 to 4096\n\
              ORDERONCE__LOG__FORMAT: log.format is `xml`, expected pretty or json\n\
              ORDERONCE__RELAY__LEASE_SECONDS: relay.lease_seconds is `0.05`, \
-             expected more than relay.poll_seconds = 0.05 (default)"
+             expected more than relay.poll_seconds = 0.05 (default)\n\
+             ORDERONCE__JANITOR__LEASE_SECONDS: janitor.lease_seconds is `1`, \
+             expected more than janitor.interval_seconds = 1 (default)"
         );
     }
 

@@ -198,6 +198,12 @@ pub trait Broker: Send + Sync + 'static {
     /// [`Error::Unavailable`] if the broker is away.
     async fn crashed(&self, role: &RoleName, max: usize) -> Result<Vec<Delivery>>;
 
+    /// Lets go what [`Self::crashed`] took and nobody forgot, so that another process can take it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownQueue`] if the topology has no queue for the role.
+    async fn put_back_crashed(&self, role: &RoleName) -> Result<()>;
+
     /// Forgets messages that [`Self::crashed`] returned.
     ///
     /// # Errors

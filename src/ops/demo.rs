@@ -288,7 +288,8 @@ fn configure(options: &Options) -> Result<Configured, Error> {
     let text = format!(
         "[store]\nurl = {store}\n\n[broker]\nurl = {broker}\nprefix = \"orderonce.demo\"\n\
          lease_seconds = 0.3\npoll_seconds = 0.01\nkeep_acked = true\ndelivery_limit = 1000\n\n\
-         [relay]\nlease_seconds = 0.3\npoll_seconds = 0.01\n\n[log]\nformat = \"json\"\n"
+         [relay]\nlease_seconds = 0.3\npoll_seconds = 0.01\n\n\
+         [janitor]\ninterval_seconds = 0.1\nlease_seconds = 0.3\n\n[log]\nformat = \"json\"\n"
     );
     write_private(&file, &text).map_err(Error::io(format!("writing {}", file.display())))?;
     let none: [(String, String); 0] = [];

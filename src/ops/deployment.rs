@@ -13,7 +13,7 @@ use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{self, CLAIMS, Store};
 use crate::telemetry::trace::Traces;
 use crate::worker::supervisor::Plan;
-use crate::worker::{Points, Settings, relay, retention};
+use crate::worker::{Points, Settings, janitor, relay, retention};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -261,6 +261,7 @@ impl Deployment {
         let config = &self.config;
         vec![
             (relay::LEASE, config.relay.lease),
+            (janitor::LEASE, config.janitor.lease),
             (CLAIMS, config.retention.interval.max(retention::TURN)),
         ]
     }
@@ -287,6 +288,7 @@ impl Deployment {
             },
             relay_poll: config.relay.poll,
             janitor_interval: config.janitor.interval,
+            janitor_lease: config.janitor.lease,
             janitor_batch: config.janitor.batch,
             retention: retention::Settings {
                 life: config.retention.life,

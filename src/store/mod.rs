@@ -40,7 +40,7 @@ pub use error::{Error, Result, Setup};
 pub use history::{ClaimRow, History, Moment, OrderSummary};
 pub use inventory::{Inventory, StockUpdate};
 pub use orders::{OrderUpdate, Orders, RefundUpdate, StepRow};
-pub use outbox::{Lease, NewOutbox, Outbox, OutboxRow};
+pub use outbox::{Lease, Leased, NewOutbox, Outbox, OutboxRow};
 pub use parking::{NewParked, ParkedRow, Parking, WOKEN};
 pub use repairs::{Faults, HeldLease, NewRepair, Postponed, Repair, RepairRow, Repairs, Unwoken};
 pub use retention::{CLAIMS, Kept, Retention, Swept};
@@ -106,6 +106,7 @@ pub trait Tx:
     + Inventory
     + Accounts
     + OutboxAppend
+    + Leased
     + Repairs
     + Send
 {

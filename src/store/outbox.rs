@@ -1,4 +1,5 @@
-//! `outbox`: what is to be published, and the lease of the relay that publishes it.
+//! `outbox`: what is to be published. `lease`: the right to do alone what one process at a time does, such as
+//! publishing it.
 
 use super::Result;
 use crate::domain::{RoleName, Timestamp};
@@ -67,6 +68,17 @@ pub struct Lease {
     pub fence: i64,
     /// When it ends unless it is renewed.
     pub until: Timestamp,
+}
+
+/// What a transaction writes as the holder of a lease.
+#[async_trait]
+pub trait Leased {
+    /// Whether the lease `name` is still this one and has not ended at `now`, by the database's clock. If so, nobody
+    /// takes it before the transaction ends: what is written until then is written by its only holder.
+    ///
+    /// # Errors
+    /// [`super::Error::Unavailable`].
+    async fn holds_lease(&mut self, name: &str, lease: Lease, now: Timestamp) -> Result<bool>;
 }
 
 /// What the relay does with the outbox.

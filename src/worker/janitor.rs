@@ -1,17 +1,24 @@
 //! What runs by the clock: order timeouts and reminders, parked deadlines, messages that kill the process.
 //!
-//! Every run is harmless if another one does the same at the same time: the guards of the rows
-//! decide.
+//! One janitor at a time works, by a lease; whoever does not hold it does nothing. Closing and reminding go the way
+//! of all events and would be harmless twice at the same time: the guards of the rows decide. What the janitor
+//! writes by itself is guarded by the fence of its lease, within the same transaction: one that slept past the end of
+//! its lease writes nothing, and what it took from the broker goes back there.
 
+use super::lease::Held;
 use super::order::OrderRole;
 use super::{Processor, Result};
 use crate::broker::Broker;
 use crate::domain::event::{Event, OrderEvent, OrderExpire, OrderRemind};
 use crate::domain::{DeadReason, Outcome, RoleName, Timestamp};
 use crate::message::Outgoing;
-use crate::store::{Conclusion, NewDeadLetter, Store};
+use crate::store::{Conclusion, Lease, NewDeadLetter, Store, Tx};
 use metrics::{Counter, counter};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the janitor's lease.
+pub const LEASE: &str = "janitor";
 
 /// A janitor.
 pub struct Janitor {
@@ -20,6 +27,7 @@ pub struct Janitor {
     orders: Arc<Processor<OrderRole>>,
     roles: Vec<RoleName>,
     batch: u32,
+    lease: Option<Held>,
     series: Series,
 }
 
@@ -60,19 +68,21 @@ pub struct Cleaned {
     pub overdue: usize,
     /// Messages that seemed to kill the process and were kept.
     pub crashed: usize,
+    /// Another janitor holds the lease, or took it over in the midst of the run: the rest is left to that one.
+    pub not_ours: bool,
 }
 
 impl Cleaned {
     /// Whether there may be more to do at once.
     #[must_use]
     pub fn is_busy(self) -> bool {
-        self != Self::default()
+        !self.not_ours && self != Self::default()
     }
 }
 
 impl Janitor {
     /// A janitor that looks after the queues of `roles` and takes up to `batch` of each thing at a
-    /// time.
+    /// time. It asks for no lease.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -87,21 +97,81 @@ impl Janitor {
             orders,
             roles,
             batch,
+            lease: None,
             series: Series::new(),
         }
+    }
+
+    /// Works only while it holds the lease, as `holder`, a name that no other process has. It owns what is due for
+    /// `duration` without renewing it. Janitors of one database should look after the queues of the same roles, as only
+    /// one of them does.
+    #[must_use]
+    pub fn alone(mut self, holder: String, duration: Duration) -> Self {
+        let store = Arc::clone(&self.store);
+        self.lease = Some(Held::new(store, LEASE, holder, duration));
+        self
     }
 
     /// Does what is due. Must not be cancelled.
     ///
     /// # Errors
     /// [`super::Error`] if the database or the broker is away; the next run does it.
-    pub async fn run_once(&self) -> Result<Cleaned> {
-        Ok(Cleaned {
-            expired: self.expire_orders().await?,
-            reminded: self.remind().await?,
-            overdue: self.give_up_parked().await?,
-            crashed: self.keep_crashed().await?,
-        })
+    pub async fn run_once(&mut self) -> Result<Cleaned> {
+        let mut cleaned = Cleaned::default();
+        let lease = match &mut self.lease {
+            Some(held) => {
+                let lease = held.hold().await?;
+                cleaned.not_ours = lease.is_none();
+                lease
+            }
+            None => None,
+        };
+        if !cleaned.not_ours {
+            cleaned.expired = self.expire_orders().await?;
+            cleaned.reminded = self.remind().await?;
+            self.give_up_parked(lease, &mut cleaned).await?;
+            self.keep_crashed(lease, &mut cleaned).await?;
+        }
+        if cleaned.not_ours {
+            self.leave().await?;
+        }
+        Ok(cleaned)
+    }
+
+    /// Gives the lease back, so that another janitor need not wait for its end.
+    ///
+    /// # Errors
+    /// [`super::Error`] if the database is away.
+    pub async fn close(self) -> Result<()> {
+        match self.lease {
+            Some(held) => held.give_back().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves the work to whoever has the lease now.
+    async fn leave(&mut self) -> Result<()> {
+        if let Some(held) = &mut self.lease {
+            held.lose();
+        }
+        for role in &self.roles {
+            self.broker.put_back_crashed(role).await?;
+        }
+        Ok(())
+    }
+
+    /// A transaction, and the time. If there is a lease, it is still held, and is until the transaction ends; `None` if
+    /// it is not.
+    async fn begin(&self, lease: Option<Lease>) -> Result<Option<(Box<dyn Tx>, Timestamp)>> {
+        let mut tx = self.store.begin().await?;
+        let now = tx.now().await?;
+        if let Some(lease) = lease
+            && !tx.holds_lease(LEASE, lease, now).await?
+        {
+            tx.rollback().await?;
+            return Ok(None);
+        }
+        Ok(Some((tx, now)))
     }
 
     /// Closes unpaid orders by the way that all events take.
@@ -148,13 +218,15 @@ impl Janitor {
     }
 
     /// Moves parked events whose deadline has passed to the dead letters.
-    async fn give_up_parked(&self) -> Result<usize> {
-        let mut tx = self.store.begin().await?;
-        let now = tx.now().await?;
+    async fn give_up_parked(&self, lease: Option<Lease>, cleaned: &mut Cleaned) -> Result<()> {
+        let Some((mut tx, now)) = self.begin(lease).await? else {
+            cleaned.not_ours = true;
+            return Ok(());
+        };
         let overdue = tx.take_overdue(now, self.batch).await?;
         if overdue.is_empty() {
             tx.rollback().await?;
-            return Ok(0);
+            return Ok(());
         }
         for parked in &overdue {
             let dead = Outcome::Dead(DeadReason::ParkedTooLong);
@@ -186,20 +258,25 @@ impl Janitor {
             tx.bury(now, &[letter]).await?;
         }
         tx.commit().await?;
-        Ok(counted(&self.series.overdue, overdue.len()))
+        cleaned.overdue = counted(&self.series.overdue, overdue.len());
+        Ok(())
     }
 
     /// Keeps messages that were delivered again and again and never settled.
-    async fn keep_crashed(&self) -> Result<usize> {
-        let mut kept = 0;
+    async fn keep_crashed(&self, lease: Option<Lease>, cleaned: &mut Cleaned) -> Result<()> {
         for role in &self.roles {
+            if cleaned.not_ours {
+                break;
+            }
             let batch = usize::try_from(self.batch).unwrap_or(usize::MAX);
             let crashed = self.broker.crashed(role, batch).await?;
             if crashed.is_empty() {
                 continue;
             }
-            let mut tx = self.store.begin().await?;
-            let now = tx.now().await?;
+            let Some((mut tx, now)) = self.begin(lease).await? else {
+                cleaned.not_ours = true;
+                break;
+            };
             let letters = crashed.iter().map(|delivery| NewDeadLetter {
                 role,
                 message_id: None,
@@ -219,11 +296,10 @@ impl Janitor {
                 let detail = detail.as_deref();
                 tracing::warn!(%role, message_id = "", key = "", outcome, detail, "a message that seems to kill the process");
             }
-            counted(&self.series.crashed, crashed.len());
+            cleaned.crashed += counted(&self.series.crashed, crashed.len());
             let tags: Vec<_> = crashed.iter().map(|delivery| delivery.tag).collect();
             self.broker.forget_crashed(role, &tags).await?;
-            kept += crashed.len();
         }
-        Ok(kept)
+        Ok(())
     }
 }

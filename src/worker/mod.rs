@@ -18,6 +18,7 @@ mod order_rows;
 pub mod payment;
 
 pub mod janitor;
+mod lease;
 pub mod relay;
 pub mod retention;
 pub mod supervisor;

@@ -4,17 +4,18 @@
 //! order of their commits. A row is removed only when the broker has confirmed it; a relay that dies
 //! in between publishes it again, with the same message id.
 
+use super::lease::Held;
 use super::{Point, Points, Result};
 use crate::broker::{Publication, Publisher, Receipt};
 use crate::domain::RoleName;
 use crate::message::traceparent;
-use crate::store::{Lease, OutboxRow, Store};
+use crate::store::{OutboxRow, Store};
 use crate::telemetry::trace::{Span, Traces};
 use metrics::{Counter, counter};
 use opentelemetry::trace::SpanKind;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The name of the relay's lease.
 pub const LEASE: &str = "relay";
@@ -49,11 +50,10 @@ impl Default for Settings {
 pub struct Relay {
     store: Arc<dyn Store>,
     publisher: Box<dyn Publisher>,
-    holder: String,
     settings: Settings,
     points: Points,
     traces: Traces,
-    lease: Option<(Lease, Instant)>,
+    lease: Held,
     published: Counter,
     refused: Counter,
 }
@@ -92,14 +92,14 @@ impl Relay {
         holder: String,
         settings: Settings,
     ) -> Self {
+        let lease = Held::new(Arc::clone(&store), LEASE, holder, settings.lease);
         Self {
             store,
             publisher,
-            holder,
             settings,
             points: Points::default(),
             traces: Traces::default(),
-            lease: None,
+            lease,
             published: counter!("orderonce_relay_messages_total", "result" => "published"),
             refused: counter!("orderonce_relay_messages_total", "result" => "refused"),
         }
@@ -124,7 +124,7 @@ impl Relay {
     /// # Errors
     /// [`super::Error`] if the database or the broker is away; the rows stay.
     pub async fn run_once(&mut self) -> Result<Relayed> {
-        let Some(lease) = self.hold_lease().await? else {
+        let Some(lease) = self.lease.hold().await? else {
             return Ok(Relayed::NotOurs);
         };
         let rows = self.store.outbox_head(self.settings.window).await?;
@@ -154,7 +154,7 @@ impl Relay {
         self.points.pass(Point::RelayRemoved)?;
         if removed == 0 && !sorted.confirmed.is_empty() {
             // Somebody else took over; it publishes these rows again.
-            self.lease = None;
+            self.lease.lose();
             return Ok(Relayed::NotOurs);
         }
         self.published.increment(count(&sorted.confirmed));
@@ -171,10 +171,7 @@ impl Relay {
     /// # Errors
     /// [`super::Error`] if the database is away.
     pub async fn close(self) -> Result<()> {
-        if let Some((lease, _)) = self.lease {
-            self.store.give_back_lease(LEASE, lease).await?;
-        }
-        Ok(())
+        self.lease.give_back().await
     }
 
     /// A span for each row, within the trace of what caused it; none while traces are off.
@@ -198,22 +195,6 @@ impl Relay {
             Some(span)
         };
         rows.iter().filter_map(span).collect()
-    }
-
-    /// The lease, renewed once half of it is over.
-    async fn hold_lease(&mut self) -> Result<Option<Lease>> {
-        if let Some((lease, taken)) = self.lease
-            && taken.elapsed() < self.settings.lease / 2
-        {
-            return Ok(Some(lease));
-        }
-        let asked = Instant::now();
-        let lease = self
-            .store
-            .lease(LEASE, &self.holder, self.settings.lease)
-            .await?;
-        self.lease = lease.map(|lease| (lease, asked));
-        Ok(lease)
     }
 
     async fn postpone(&self, rows: &[OutboxRow], refused: &[(i64, String)]) -> Result<()> {

@@ -55,6 +55,8 @@ pub struct Plan {
     pub relay_poll: Duration,
     /// How often the janitor looks.
     pub janitor_interval: Duration,
+    /// How long a janitor owns what is due without renewing its lease.
+    pub janitor_lease: Duration,
     /// Things the janitor takes at a time.
     pub janitor_batch: u32,
     /// How long the janitor keeps claims.
@@ -386,13 +388,14 @@ impl Shared {
     async fn run_janitor(self) -> Result<()> {
         let orders: Arc<Processor<OrderRole>> =
             self.processor(self.plan.order_machine(), "janitor");
-        let janitor = Janitor::new(
+        let mut janitor = Janitor::new(
             Arc::clone(&self.store),
             Arc::clone(&self.broker),
             orders,
             self.plan.janitor_roles.clone(),
             self.plan.janitor_batch,
-        );
+        )
+        .alone(holder(), self.plan.janitor_lease);
         let mut patience = Patience::new("janitor".to_owned());
         while !self.stop.is_cancelled() {
             match janitor.run_once().await {
@@ -410,7 +413,10 @@ impl Shared {
                 Err(error) => patience.wait(&error, &self.stop).await?,
             }
         }
-        Ok(())
+        janitor.close().await.or_else(|error| {
+            tracing::warn!(%error, "the janitor's lease could not be given back, it ends by itself");
+            Ok(())
+        })
     }
 
     async fn run_retention(self) -> Result<()> {

@@ -830,8 +830,9 @@ async fn two_processes_whose_clocks_are_90_seconds_apart_never_do_the_same_thing
     );
     let roles = RoleName::BUILT_IN.to_vec();
     let broker = Arc::new(world.queue.clone());
-    let other = orderonce::worker::janitor::Janitor::new(fast, broker, Arc::new(orders), roles, 10);
-    let ours = world.janitor();
+    let mut other =
+        orderonce::worker::janitor::Janitor::new(fast, broker, Arc::new(orders), roles, 10);
+    let mut ours = world.janitor();
     let (a, b) = tokio::join!(other.run_once(), ours.run_once());
     assert_eq!(a.unwrap().expired + b.unwrap().expired, 2);
     world.drain().await;

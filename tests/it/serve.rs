@@ -49,8 +49,8 @@ async fn a_stop_leaves_nothing_half_done(signal: Signal) {
         ),
         ("in the outbox", "SELECT count(*) FROM outbox"),
         (
-            "leases of a relay",
-            "SELECT count(*) FROM lease WHERE until > 0 AND name = 'relay'",
+            "leases of a relay or a janitor",
+            "SELECT count(*) FROM lease WHERE until > 0 AND name IN ('relay', 'janitor')",
         ),
     ] {
         assert_eq!(site.number(count).await, 0, "{what}");

@@ -28,6 +28,7 @@ broker.poll_seconds = 0.01
 relay.lease_seconds = 0.3
 relay.poll_seconds = 0.01
 janitor.interval_seconds = 0.05
+janitor.lease_seconds = 0.3
 log.format = "json"
 "#;
 

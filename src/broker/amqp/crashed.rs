@@ -11,7 +11,7 @@ use lapin::types::ShortString;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What this process has taken of one role's crash queue and not forgotten. It stays unacknowledged,
-/// so that it comes again if the process ends.
+/// so that it comes again if the process ends or puts it back.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     channel: Option<Channel>,
@@ -57,6 +57,18 @@ impl Taken {
             self.deliveries.insert(id, delivery);
         }
         Ok(self.deliveries.values().take(max).cloned().collect())
+    }
+
+    /// Returns what was taken and not forgotten to its queue.
+    pub(super) async fn put_back(&mut self) {
+        if self.deliveries.is_empty() {
+            return;
+        }
+        self.deliveries.clear();
+        if let Some(channel) = self.channel.take() {
+            // If it cannot be closed it is gone, with the same effect.
+            let _ = channel.close(200, "OK".into()).await;
+        }
     }
 
     /// Acknowledges what was taken; what was not, or by a channel that is gone, is passed over.

@@ -256,6 +256,11 @@ impl Broker for Amqp {
         taken.take(&self.shared, queue, max).await
     }
 
+    async fn put_back_crashed(&self, role: &RoleName) -> Result<()> {
+        self.shared.taken(role)?.lock().await.put_back().await;
+        Ok(())
+    }
+
     async fn forget_crashed(&self, role: &RoleName, tags: &[Tag]) -> Result<()> {
         self.shared.taken(role)?.lock().await.forget(tags).await;
         Ok(())

@@ -145,6 +145,11 @@ impl Broker for Embedded {
         Ok(rows::crashed(&self.shared, role, max).await?)
     }
 
+    /// Nothing was taken: it stays where everybody finds it until it is forgotten.
+    async fn put_back_crashed(&self, role: &RoleName) -> Result<()> {
+        self.wake(role).map(drop)
+    }
+
     async fn forget_crashed(&self, role: &RoleName, tags: &[Tag]) -> Result<()> {
         let (shared, role) = (Arc::clone(&self.shared), role.clone());
         let tags: Arc<[Tag]> = tags.into();

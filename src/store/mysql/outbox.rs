@@ -3,7 +3,7 @@
 use super::set::{Bytes, Reader, json, json_by, keys, text_of};
 use super::{MySqlStore, MySqlTx};
 use crate::domain::{RoleName, Timestamp};
-use crate::store::{Lease, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result, Tx};
+use crate::store::{Lease, Leased, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result, Tx};
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use std::time::Duration;
@@ -55,6 +55,16 @@ impl OutboxAppend for MySqlTx {
             .bind(messages.into_parameter())
             .bind(set);
         self.execute(insert).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Leased for MySqlTx {
+    async fn holds_lease(&mut self, name: &str, lease: Lease, now: Timestamp) -> Result<bool> {
+        const HOLDS: &str =
+            "SELECT 1 FROM lease WHERE name = ? AND fence = ? AND until > ? FOR UPDATE";
+        let select = sqlx::query(HOLDS).bind(name).bind(lease.fence).bind(now.0);
+        Ok(!self.fetch(select).await?.is_empty())
     }
 }
 

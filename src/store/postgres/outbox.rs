@@ -7,7 +7,7 @@
 use super::set::{Reader, column, headers, readable};
 use super::{PostgresStore, PostgresTx};
 use crate::domain::{RoleName, Timestamp};
-use crate::store::{Lease, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result};
+use crate::store::{Lease, Leased, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result};
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use std::sync::{MutexGuard, PoisonError};
@@ -44,6 +44,16 @@ impl OutboxAppend for PostgresTx {
             .bind(texts.collect::<Result<Vec<_>>>()?)
             .bind(column(rows, |row| &row.message[..]));
         self.execute(insert).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Leased for PostgresTx {
+    async fn holds_lease(&mut self, name: &str, lease: Lease, now: Timestamp) -> Result<bool> {
+        const HOLDS: &str =
+            "SELECT 1 FROM lease WHERE name = $1 AND fence = $2 AND until > $3 FOR UPDATE";
+        let select = sqlx::query(HOLDS).bind(name).bind(lease.fence).bind(now.0);
+        Ok(!self.fetch(select).await?.is_empty())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::set::{Bytes, Reader, json};
 use super::{SqliteStore, SqliteTx, from_sqlx};
 use crate::domain::{RoleName, Timestamp};
-use crate::store::{Lease, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result};
+use crate::store::{Lease, Leased, NewOutbox, Outbox, OutboxAppend, OutboxRow, Result};
 use async_trait::async_trait;
 use sqlx::Sqlite;
 use sqlx::query::Query;
@@ -46,6 +46,16 @@ impl OutboxAppend for SqliteTx {
             .bind(set)
             .bind(messages.into_parameter());
         self.execute(insert).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Leased for SqliteTx {
+    // Differs from Postgres: the transaction has the write lock, so the row is locked with everything else.
+    async fn holds_lease(&mut self, name: &str, lease: Lease, now: Timestamp) -> Result<bool> {
+        const HOLDS: &str = "SELECT 1 FROM lease WHERE name = ?1 AND fence = ?2 AND until > ?3";
+        let select = sqlx::query(HOLDS).bind(name).bind(lease.fence).bind(now.0);
+        Ok(!self.fetch(select).await?.is_empty())
     }
 }
 

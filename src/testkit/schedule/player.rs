@@ -662,7 +662,7 @@ impl<'s> Player<'s> {
     }
 
     async fn run_janitor(&mut self, may_fail: bool) -> Result<bool> {
-        let janitor = self.system.janitor();
+        let mut janitor = self.system.janitor();
         let trouble = self.make_trouble(may_fail, &JANITOR_POINTS);
         let now = self.now();
         let due = self.model.due_orders(now);

@@ -251,6 +251,7 @@ macro_rules! broker_suite {
             crashing {
                 a_message_at_the_delivery_limit_is_set_aside_and_its_neighbours_are_not
                 a_message_set_aside_stays_until_it_is_forgotten
+                a_message_that_was_put_back_can_be_taken_again
                 a_message_left_unsettled_again_and_again_comes_alone
                 releases_and_retries_never_reach_the_delivery_limit
                 how_often_a_message_was_delivered_says_nothing_of_whether_it_was_handled

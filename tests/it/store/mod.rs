@@ -134,7 +134,9 @@ macro_rules! store_suite {
                     a_renewed_lease_keeps_its_fence
                     a_lease_that_ended_can_be_taken_and_fences_off_its_holder
                     a_lease_given_back_can_be_taken_at_once
-                    a_lease_given_back_late_does_not_end_the_next_one;
+                    a_lease_given_back_late_does_not_end_the_next_one
+                    a_transaction_knows_whether_it_holds_a_lease
+                    a_lease_that_a_transaction_holds_is_taken_after_it;
                 repairs:
                     an_event_that_was_missed_is_woken_once_and_that_is_recorded
                     what_awaits_a_reservation_or_a_flow_is_woken_too

@@ -1,9 +1,11 @@
 //! `outbox`, `lease`.
 
 use super::fixture::{Fresh, NOW};
+use super::waiting::behind;
 use orderonce::domain::RoleName;
 use orderonce::store::{Lease, NewOutbox};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -183,4 +185,41 @@ pub(super) async fn a_lease_given_back_late_does_not_end_the_next_one(fresh: &Fr
     lease(fresh, "b").await.unwrap();
     fresh.store.give_back_lease("relay", old).await.unwrap();
     assert_eq!(lease(fresh, "a").await, None);
+}
+
+/// Whether a transaction of its own holds the lease `name`.
+async fn holds(fresh: &Fresh, name: &str, lease: Lease) -> bool {
+    let mut tx = fresh.begin().await;
+    let now = tx.now().await.unwrap();
+    let holds = tx.holds_lease(name, lease, now).await.unwrap();
+    tx.rollback().await.unwrap();
+    holds
+}
+
+pub(super) async fn a_transaction_knows_whether_it_holds_a_lease(fresh: &Fresh) {
+    let held = lease(fresh, "a").await.unwrap();
+    assert!(holds(fresh, "relay", held).await);
+    assert!(!holds(fresh, "janitor", held).await, "another lease");
+    let fence = held.fence + 1;
+    assert!(!holds(fresh, "relay", Lease { fence, ..held }).await);
+    (fresh.advance)(10 * SECOND);
+    assert!(!holds(fresh, "relay", held).await, "it has ended");
+    let renewed = lease(fresh, "a").await.unwrap();
+    assert!(holds(fresh, "relay", renewed).await);
+    fresh.store.give_back_lease("relay", renewed).await.unwrap();
+    assert!(!holds(fresh, "relay", renewed).await, "it was given back");
+    lease(fresh, "b").await.unwrap();
+    assert!(!holds(fresh, "relay", renewed).await, "another has it");
+}
+
+pub(super) async fn a_lease_that_a_transaction_holds_is_taken_after_it(fresh: &Fresh) {
+    let held = lease(fresh, "a").await.unwrap();
+    let mut tx = fresh.begin().await;
+    let now = tx.now().await.unwrap();
+    assert!(tx.holds_lease("relay", held, now).await.unwrap());
+    (fresh.advance)(10 * SECOND);
+    let store = Arc::clone(&fresh.store);
+    let taking = async move { store.lease("relay", "b", 10 * SECOND).await };
+    let taken = behind(fresh, tx, taking).await.unwrap().unwrap();
+    assert!(taken.fence > held.fence);
 }

@@ -322,7 +322,7 @@ async fn what_the_clock_made_due_is_counted() {
     world.run_orders().await;
     world.run_payments().await;
     world.advance(Duration::from_secs(86_400));
-    let (janitor, told) = recorded(|| world.janitor());
+    let (mut janitor, told) = recorded(|| world.janitor());
     janitor.run_once().await.unwrap();
     let told = told.render();
     for (what, number) in [

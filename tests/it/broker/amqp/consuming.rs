@@ -9,7 +9,7 @@ use lapin::BasicProperties;
 use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use orderonce::broker::amqp::Amqp;
-use orderonce::broker::{Consumer, Error, Settlement};
+use orderonce::broker::{Broker, Consumer, Error, Settlement};
 use orderonce::domain::RoleName;
 use std::time::Duration;
 
@@ -251,6 +251,29 @@ async fn what_was_set_aside_says_why_and_comes_again_after_a_restart() {
         .forget_crashed(&RoleName::ORDER, &tags)
         .await
         .unwrap();
+    all_is_settled(&adapter).await;
+}
+
+#[tokio::test]
+async fn what_one_process_puts_back_another_takes() {
+    let adapter = fresh().await;
+    let broker = adapter.broker();
+    publish(broker, &orders(["killer"])).await;
+    for _ in 0..DELIVERY_LIMIT {
+        let mut killed = broker.consumer(&RoleName::ORDER, 1).await.unwrap();
+        take_one(&mut killed).await;
+        adapter.kill(killed).await;
+    }
+    crashed(broker, &RoleName::ORDER).await;
+    let other = Amqp::open(&adapter.options, topology()).await.unwrap();
+    let taken = other.crashed(&RoleName::ORDER, 10).await.unwrap();
+    assert_eq!(texts(&taken), [""; 0]);
+    broker.put_back_crashed(&RoleName::ORDER).await.unwrap();
+    let taken = in_time(crashed(&other, &RoleName::ORDER)).await;
+    assert_eq!(texts(&taken), ["killer"]);
+    let tags = [taken[0].tag];
+    other.forget_crashed(&RoleName::ORDER, &tags).await.unwrap();
+    other.close().await;
     all_is_settled(&adapter).await;
 }
 

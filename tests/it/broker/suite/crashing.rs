@@ -167,3 +167,21 @@ pub(crate) async fn how_often_a_message_was_delivered_says_nothing_of_whether_it
     settle(&mut second, &deliveries, Settlement::Ack).await;
     all_is_settled(adapter).await;
 }
+
+pub(crate) async fn a_message_that_was_put_back_can_be_taken_again(adapter: &dyn Adapter) {
+    let broker = adapter.broker();
+    publish(broker, &orders(["killer"])).await;
+    crash_to_the_limit(adapter, "killer").await;
+    broker.put_back_crashed(&RoleName::ORDER).await.unwrap();
+    let taken = crashed(broker, &RoleName::ORDER).await;
+    assert_eq!(texts(&taken), ["killer"]);
+    broker.put_back_crashed(&RoleName::ORDER).await.unwrap();
+    let again = crashed(broker, &RoleName::ORDER).await;
+    assert_eq!(texts(&again), ["killer"]);
+    broker
+        .forget_crashed(&RoleName::ORDER, &[again[0].tag])
+        .await
+        .unwrap();
+    broker.put_back_crashed(&RoleName::ORDER).await.unwrap();
+    all_is_settled(adapter).await;
+}

@@ -1,4 +1,10 @@
 //! What runs by the clock.
+//!
+//! What is stamped below runs on every database; what any of them would show is here.
+
+mod alone;
+mod clock;
+mod shop;
 
 use crate::support::{
     DELIVERY_LIMIT, PAY_TIMEOUT, World, and, create, create_worth, envelope, of, outcomes, paid,
@@ -13,6 +19,44 @@ use serde_json::json;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
+
+macro_rules! stamp {
+    ($database:ident; $($subject:ident: $($test:ident)*;)*) => {
+        mod $database {$(
+            mod $subject {$(
+                #[tokio::test]
+                async fn $test() {
+                    let fresh = crate::store::fixture::$database::fresh().await;
+                    crate::janitor::$subject::$test(&fresh).await;
+                    fresh.finish().await;
+                }
+            )*}
+        )*}
+    };
+}
+
+macro_rules! on_every_database {
+    ($($tests:tt)*) => {
+        stamp! { sqlite; $($tests)* }
+        stamp! { postgres; $($tests)* }
+        stamp! { mariadb; $($tests)* }
+    };
+}
+
+on_every_database! {
+    alone:
+        one_of_two_janitors_works_until_it_gives_its_lease_back
+        a_janitor_that_died_is_followed_at_the_end_of_its_lease
+        who_lost_its_lease_gives_up_nothing_that_is_parked
+        who_slept_past_its_lease_writes_nothing_even_if_nobody_took_it
+        who_lost_its_lease_keeps_and_forgets_no_message;
+    clock:
+        two_janitors_remind_of_an_order_once
+        a_reminder_that_comes_after_the_payment_or_the_end_is_stale
+        a_payment_races_the_timeout_1000_times
+        two_nodes_whose_clocks_are_180_seconds_apart_close_by_the_database_s_clock
+        what_became_due_while_nobody_ran_is_closed_once_each;
+}
 
 const MOMENT: Duration = Duration::from_secs(5);
 
@@ -90,7 +134,7 @@ struct Rival {
 impl Gate for Rival {
     async fn ask(&self, _: &RoleName, keys: &[&Key]) -> Vec<Known> {
         let rival = self.janitor.lock().unwrap().take();
-        if let Some(rival) = rival {
+        if let Some(mut rival) = rival {
             // What the second one reads is of another time.
             self.world.advance(Duration::from_secs(1));
             assert_eq!(rival.run_once().await.unwrap(), expired(2));
@@ -118,7 +162,7 @@ async fn two_janitors_that_see_the_same_orders_close_each_once() {
         world: Arc::clone(&world),
     };
     let orders = world.orders().with_gates(vec![Arc::new(rival)]);
-    let slower = world.janitor_with(orders);
+    let mut slower = world.janitor_with(orders);
     assert_eq!(slower.run_once().await.unwrap(), expired(0));
     world.drain().await;
     let steps = "SELECT count(*) FROM order_transition WHERE to_status = 'CLOSED'";
@@ -191,7 +235,7 @@ async fn a_payment_that_lands_while_the_janitor_is_at_it_is_seen_by_the_janitor(
         async fn tell(&self, _: &RoleName, _: &[Told<'_>]) {}
     }
     let gate = Arc::new(Paying(Arc::clone(&world)));
-    let janitor = world.janitor_with(world.orders().with_gates(vec![gate]));
+    let mut janitor = world.janitor_with(world.orders().with_gates(vec![gate]));
     assert_eq!(janitor.run_once().await.unwrap(), expired(0));
     assert_eq!(world.status("O1").await, "PAID");
     let claim = "SELECT outcome FROM idempotent_record WHERE key = 'O1/order.expire/clock'";
