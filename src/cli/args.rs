@@ -3,9 +3,12 @@
 use crate::domain::{DeadReason, RoleName};
 use crate::http::auth::Right;
 use crate::store::{CallbackVerdict, DeadStatus};
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::error::Error;
+use std::marker;
 use std::path::PathBuf;
+use std::str::FromStr;
 use strum::VariantNames;
 
 /// An order processor for message queues that deliver at least once: every effect happens once.
@@ -370,8 +373,8 @@ pub struct DeadList {
     /// Only those of this role
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
-    /// Only those with this status: dead, replayed or discarded
-    #[arg(long, value_name = "STATUS", ignore_case = true)]
+    /// Only those with this status
+    #[arg(long, value_name = "STATUS", ignore_case = true, value_parser = one_of::<DeadStatus>(&["dead", "replayed", "discarded"]))]
     pub status: Option<DeadStatus>,
     /// Only those with this reason
     #[arg(long, value_name = "REASON", value_parser = PossibleValuesParser::new(DeadReason::VARIANTS))]
@@ -464,8 +467,8 @@ pub enum CallbacksCommand {
         /// Only those about this order
         #[arg(long, value_name = "ORDER")]
         about: Option<String>,
-        /// Only those with this verdict: accepted, ignored or refused
-        #[arg(long, value_name = "VERDICT", ignore_case = true)]
+        /// Only those with this verdict
+        #[arg(long, value_name = "VERDICT", ignore_case = true, value_parser = one_of::<CallbackVerdict>(&["accepted", "ignored", "refused"]))]
         verdict: Option<CallbackVerdict>,
         /// How many at most
         #[arg(long, value_name = "N", default_value_t = 100)]
@@ -488,6 +491,14 @@ pub enum RetentionCommand {
                   The janitor marks claims as expired after retention.life_seconds and removes them\n\
                   retention.archive_seconds later. All claims are counted, which takes a while where there are many.")]
     Status,
+}
+
+/// One of these names of a type's values.
+fn one_of<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + marker::Send + Sync + 'static> + Clone + marker::Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
 fn probability(text: &str) -> Result<f64, String> {
