@@ -33,15 +33,13 @@ pub const FILE_VARIABLE: &str = "ORDERONCE_CONFIG";
 /// Pairs of keys of which the first must be the longer time.
 ///
 /// A lease must last longer than the pause between two looks at the queue, or it runs out unused; so must the janitor's.
-/// A parked event may have to wait until its order is paid or expires. A provider is to have the answer that it
-/// understands before the door gives up.
+/// A parked event may have to wait until its order is paid or expires.
 const LONGER_THAN: &[(&str, &str)] = &[
     ("broker.lease_seconds", "broker.poll_seconds"),
     ("relay.lease_seconds", "relay.poll_seconds"),
     ("janitor.lease_seconds", "janitor.interval_seconds"),
     ("parking.deadline_seconds", "order.pay_timeout_seconds"),
     ("order.pay_timeout_seconds", "order.remind_before_seconds"),
-    ("http.timeout_seconds", "callbacks.answer_within_seconds"),
 ];
 
 const VARIABLE_PREFIX: &str = "ORDERONCE__";

@@ -129,7 +129,8 @@ impl Server {
                 ..self.plan.settings.limits.clone()
             },
         };
-        let mut routes = api::router(Arc::new(api));
+        let in_time = middleware::from_fn_with_state(config.timeout, in_time);
+        let mut routes = api::router(Arc::new(api)).layer(in_time);
         if !self.providers.is_empty() {
             let config = &self.deployment.config.callbacks;
             let callbacks = Callbacks::new(
@@ -143,7 +144,6 @@ impl Server {
         routes
             .fallback(nothing_there)
             .method_not_allowed_fallback(not_so)
-            .layer(middleware::from_fn_with_state(config.timeout, in_time))
             .layer(CatchPanicLayer::custom(panicked))
             .layer(middleware::from_fn(told))
             .layer(middleware::from_fn_with_state(

@@ -360,7 +360,7 @@ pub const METRICS: &[Metric] = &[
         labels: &["provider", "verdict", "reason"],
         part: Part::Http,
         meaning: "Callbacks of payment providers: `accepted` and `ignored` ones with the reason `first` or `again`, \
-                  `refused` ones with why, and those that were `not_kept` because the database was `unavailable`.",
+                  `refused` ones with why, and those that were `not_kept` because the database was `unavailable` or the request `slow`.",
     },
     Metric {
         name: "orderonce_trace_spans_total",

@@ -39,10 +39,12 @@ use crate::domain::{
 };
 use crate::gate::{Gate, Known, Told};
 use crate::message::{self, Envelope, Limits, Meta, Outgoing};
-use crate::store::{self, Claimed, NewClaim, NewDeadLetter, NewOutbox, Prior, Store, Tx};
+use crate::store::{
+    self, Claimed, Conclusion, NewClaim, NewDeadLetter, NewOutbox, Prior, Store, Tx, WOKEN,
+};
 use crate::telemetry::trace::Traces;
 use std::borrow::Cow;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
@@ -842,9 +844,56 @@ impl<R: Role> Processor<R> {
                 deliveries: unit.delivery.deliveries,
             };
             tx.bury(now, &[letter]).await?;
+            self.give_up_waiting(&mut *tx, now, unit, reason).await?;
             tx.commit().await?;
         }
         Ok(vec![outcome; unit.items().len().max(1)])
+    }
+
+    /// What had waited is given up with the message that it was handed back in; it would be buried once more at its
+    /// deadline.
+    async fn give_up_waiting(
+        &self,
+        tx: &mut dyn Tx,
+        now: Timestamp,
+        unit: &Unit<'_, R::Event>,
+        reason: DeadReason,
+    ) -> Result<()> {
+        if !unit.delivery.headers.contains_key(WOKEN) {
+            return Ok(());
+        }
+        let items: BTreeMap<&Key, _> = unit.items().iter().map(|item| (&item.key, item)).collect();
+        let claims = items.values().map(|item| NewClaim {
+            key: &item.key,
+            subject: &item.subject,
+            fingerprint: item.fingerprint,
+            message_id: unit.message_id().unwrap_or_default(),
+            body: None,
+        });
+        let claims: Vec<_> = claims.collect();
+        let answers = tx.claim(&self.name, now, &claims).await?;
+        let (mut waiting, mut fresh) = (Vec::new(), Vec::new());
+        for (key, answer) in items.into_keys().zip(answers) {
+            match answer {
+                Claimed::Fresh => fresh.push(key),
+                Claimed::Open {
+                    prior: Prior::Parked { .. },
+                    ..
+                } => waiting.push(key),
+                Claimed::Open { .. } | Claimed::Done { .. } => {}
+            }
+        }
+        let concluded = waiting.iter().map(|key| Conclusion {
+            key,
+            from: "parked",
+            to: "dead",
+            detail: Some(Cow::Borrowed(reason.into())),
+        });
+        tx.conclude(&self.name, now, &concluded.collect::<Vec<_>>())
+            .await?;
+        tx.unpark(&self.name, &waiting).await?;
+        tx.unclaim(&self.name, &fresh).await?;
+        Ok(())
     }
 
     fn failed(&self, delivery: &Delivery) -> Outcome {

@@ -101,7 +101,11 @@ async fn receive(
     let (parts, body) = request.into_parts();
     let traceparent = parts.extensions.get::<Passed>();
     let traceparent = traceparent.map(|Passed(traceparent)| traceparent.clone());
-    let body = to_bytes(body, BODY_MAX).await;
+    let read = tokio::time::timeout(callbacks.answer_within, to_bytes(body, BODY_MAX));
+    let Ok(body) = read.await else {
+        count(&**provider, "not_kept", "slow");
+        return answer(provider.answer(Verdict::TryAgain));
+    };
     let said = match &body {
         Ok(body) => provider.receive(&Received {
             headers: &parts.headers,

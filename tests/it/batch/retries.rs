@@ -1,7 +1,7 @@
 //! What fails comes again, a counted number of times; what is away costs no attempt.
 
 use crate::support::{
-    DELIVERY_LIMIT, Meddled, World, create, create_worth, envelope, of, order_role,
+    DELIVERY_LIMIT, Meddled, World, create, create_worth, envelope, of, order_role, paid,
 };
 use orderonce::broker::{Broker, Headers};
 use orderonce::domain::RoleName;
@@ -47,6 +47,44 @@ async fn a_failure_comes_again_after_each_level_and_is_kept_after_the_last() {
     // Nothing of it was done, so a copy may still do it.
     world.execute("DROP TRIGGER refuse").await;
     world.publish("order.create", create_worth("O1", 1)).await;
+    assert_eq!(world.run_orders().await, ["applied"]);
+}
+
+/// It has its letter when its retries are over, and not another one at its deadline.
+#[tokio::test]
+async fn a_woken_event_that_fails_for_good_waits_no_longer() {
+    const NO_SHIPPING: &str =
+        "CREATE TRIGGER refuse BEFORE UPDATE ON orders WHEN new.status = 'SHIPPED'
+        BEGIN SELECT RAISE(ABORT, 'nothing leaves'); END";
+    let world = World::new().await;
+    world.publish("order.ship", of("O1")).await;
+    world
+        .publish("order.create", create_worth("O1", 1000))
+        .await;
+    world.drain().await;
+    world.execute(NO_SHIPPING).await;
+    world
+        .publish("payment.succeeded", paid("O1", "T1", 1000))
+        .await;
+    world.drain().await;
+    world.advance(Duration::from_secs(1));
+    assert_eq!(
+        world.run_orders().await,
+        ["retried (attempt 2, again in 5 s)"]
+    );
+    world.advance(Duration::from_secs(5));
+    assert_eq!(world.run_orders().await, ["dead (retries_exhausted)"]);
+    assert_eq!(world.dead().await, ["retries_exhausted DEAD"]);
+    assert_eq!(world.count("parked_event").await, 0);
+    let claim =
+        "SELECT outcome || ' ' || detail FROM idempotent_record WHERE key = 'O1/order.ship'";
+    assert_eq!(world.row(claim).await, "dead retries_exhausted");
+    world.advance(Duration::from_hours(24));
+    assert_eq!(world.clean().await.overdue, 0);
+    assert_eq!(world.count("dead_letter").await, 1);
+
+    world.execute("DROP TRIGGER refuse").await;
+    world.publish("order.ship", of("O1")).await;
     assert_eq!(world.run_orders().await, ["applied"]);
 }
 

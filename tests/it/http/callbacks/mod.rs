@@ -16,7 +16,7 @@ use signing::{
 };
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const API: [&str; 4] = ["--role", "api", "--no-relay", "--no-janitor"];
@@ -398,6 +398,20 @@ async fn a_provider_that_would_wait_too_long_is_told_to_come_again() {
     })
     .await;
     assert_eq!(counter.count(WAITING).await, 1);
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_end_is_answered_all_the_same() {
+    let counter = Counter::new("callbacks.answer_within_seconds = 0.05").await;
+    let (_serving, client) = counter.shop.open().await;
+    let mut stream = TcpStream::connect(client.at).await.unwrap();
+    let request =
+        "POST /v1/callbacks/stripe HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\n{";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 503");
+    assert_eq!(counter.count(KEPT).await, 0);
 }
 
 #[tokio::test]
