@@ -1123,3 +1123,19 @@ fn a_full_disk_under_standard_output_is_said() {
     let said = Said::of(command.stdout(full).output().unwrap());
     said.complains(2, "No space left on device");
 }
+
+/// A manifest that names a file which is not there cannot be built from.
+#[test]
+fn the_image_is_built_with_a_stand_in_for_each_benchmark() {
+    let manifest: toml::Table = include_str!("../../Cargo.toml").parse().unwrap();
+    let mut named: Vec<_> = { manifest["bench"].as_array().unwrap().iter() }
+        .map(|bench| bench["name"].as_str().unwrap())
+        .collect();
+    let image = include_str!("../../docker/Dockerfile");
+    let (_, list) = image.split_once("for bench in ").unwrap();
+    let (list, _) = list.split_once(';').unwrap();
+    let mut made: Vec<_> = list.split(' ').collect();
+    named.sort_unstable();
+    made.sort_unstable();
+    assert_eq!(made, named);
+}
