@@ -1,6 +1,6 @@
 //! Shows what payment providers said, as it came.
 
-use super::table::{Table, visible};
+use super::table::{Table, text_or_hex, visible};
 use crate::store::{self, CallbackRow, CallbackVerdict, Store};
 use serde::Serialize;
 use std::fmt;
@@ -62,11 +62,11 @@ pub async fn list(store: &dyn Store, filter: &Filter, limit: u32) -> store::Resu
 /// [`Error::NotFound`], [`Error::Store`].
 pub async fn show(store: &dyn Store, id: i64) -> Result<Shown, Error> {
     let callback = store.callback(id).await?.ok_or(Error::NotFound(id))?;
-    let text = String::from_utf8(callback.body.clone()).ok();
+    let (text, hex) = text_or_hex(&callback.body);
     Ok(Shown {
-        hex: text.is_none().then(|| hex::encode(&callback.body)),
-        text,
         callback,
+        text,
+        hex,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Shows dead letters, hands them back to their roles, or closes them.
 
 use super::deployment::Deployment;
-use super::table::{Table, visible};
+use super::table::{Table, text_or_hex, visible};
 use crate::broker::{Delivery, Headers, Tag};
 use crate::domain::{Anew, DeadReason, RoleName};
 use crate::store::{
@@ -100,12 +100,8 @@ pub async fn list(store: &dyn Store, filter: &DeadFilter, limit: u32) -> Result<
 /// [`Error::NotFound`], [`Error::Store`].
 pub async fn show(store: &dyn Store, id: i64) -> Result<Shown, Error> {
     let letter = store.dead_letter(id).await?.ok_or(Error::NotFound(id))?;
-    let text = String::from_utf8(letter.raw.clone()).ok();
-    Ok(Shown {
-        hex: text.is_none().then(|| hex::encode(&letter.raw)),
-        text,
-        letter,
-    })
+    let (text, hex) = text_or_hex(&letter.raw);
+    Ok(Shown { letter, text, hex })
 }
 
 /// Who does something about a dead letter, and why.

@@ -56,6 +56,14 @@ fn aligned(text: &str, is_number: bool) -> Cell {
     Cell::new(text).set_alignment(alignment)
 }
 
+/// Bytes as text if they are UTF-8, and in hexadecimal if they are not.
+pub(crate) fn text_or_hex(bytes: &[u8]) -> (Option<String>, Option<String>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(hex::encode(bytes))),
+    }
+}
+
 /// The text with control characters, which a terminal would obey, written as `\u{1b}`.
 pub(crate) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

@@ -31,7 +31,7 @@ pub use unit::Request;
 use unit::{Content, Item, Unit, Unreadable};
 use work::{Group, Work};
 
-use super::{Error, Point, Points, Result, Role, Ruling};
+use super::{Error, Point, Points, Result, Role, Ruling, clock};
 use crate::broker::{Consumer, Delivery, Headers, Settlement, Tag};
 use crate::domain::retry::Next;
 use crate::domain::{
@@ -46,7 +46,7 @@ use crate::telemetry::trace::Traces;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// A role at work: its consumer and its processor.
@@ -479,8 +479,7 @@ impl<R: Role> Processor<R> {
 
     /// Measures how long after their publication messages were applied.
     fn measure(&self, units: &[Unit<'_, R::Event>], outcomes: &[Vec<Outcome>]) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = Timestamp(0).plus(now.unwrap_or_default());
+        let now = clock::now();
         for (unit, outcomes) in units.iter().zip(outcomes) {
             if let Ok(Content {
                 time: Some(time), ..

@@ -4,12 +4,11 @@
 //! waits goes away: a transaction is never cut short.
 
 use super::batch::{Asked, Request};
-use super::{Error, Processor, Role};
-use crate::domain::{Fingerprint, Key, Layer, Outcome, Timestamp};
+use super::{Error, Processor, Role, clock};
+use crate::domain::{Fingerprint, Key, Layer, Outcome};
 use crate::store::Store;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
@@ -146,7 +145,7 @@ impl<R: Role> Clerk<R> {
             waiting.push((one.asked.request.clone(), one.reply));
             asked.push(one.asked);
         }
-        let outcomes = self.processor.process_asked(now(), asked).await;
+        let outcomes = self.processor.process_asked(clock::now(), asked).await;
         self.written.notify_one();
         match self.replies(&waiting, outcomes).await {
             Ok(replies) => {
@@ -214,10 +213,4 @@ fn reply(recorded: &str, is_repeat: bool) -> Reply {
         detail,
         is_repeat,
     }
-}
-
-/// This machine's clock, for the `time` of messages; what is decided by time goes by the database's.
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Timestamp(0).plus(since.unwrap_or_default())
 }

@@ -5,6 +5,7 @@
 //! are [`crate::domain`]'s, and SQL, which is [`crate::store`]'s.
 
 pub mod batch;
+pub(crate) mod clock;
 mod role;
 
 pub mod desk;

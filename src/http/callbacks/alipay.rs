@@ -82,13 +82,12 @@ impl Provider for Alipay {
     }
 
     fn answer(&self, verdict: Verdict) -> Reply {
-        let (status, body) = match verdict {
-            Verdict::Accepted => (200, self.success.clone().into()),
-            Verdict::Refused => (400, "failure".into()),
-            Verdict::TryAgain => (503, "failure".into()),
+        let body = match verdict {
+            Verdict::Accepted => self.success.clone().into(),
+            Verdict::Refused | Verdict::TryAgain => "failure".into(),
         };
         Reply {
-            status,
+            status: verdict.status(),
             content_type: Some("text/plain; charset=utf-8"),
             body,
         }

@@ -2,11 +2,11 @@
 
 use super::provider::{Provider, Received, Refusal, Verdict};
 use super::{Said, provider};
-use crate::domain::Timestamp;
 use crate::http::problem::Problem;
 use crate::telemetry::trace::Passed;
 use crate::worker::Desk;
 use crate::worker::callback::{self, Callback, CallbackRole, Raw};
+use crate::worker::clock;
 use crate::worker::desk::{NoReply, Reply};
 use axum::Router;
 use axum::body::to_bytes;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Longest body of a callback, in bytes. Those of the providers have a few thousand.
 const BODY_MAX: usize = 1024 * 1024;
@@ -110,7 +110,7 @@ async fn receive(
         Ok(body) => provider.receive(&Received {
             headers: &parts.headers,
             body,
-            now: now(),
+            now: clock::now(),
         }),
         Err(_) => Err(Refusal::malformed(format!(
             "is longer than {BODY_MAX} bytes, or was cut off"
@@ -216,12 +216,6 @@ fn answer(reply: provider::Reply) -> Response {
         None => drop(headers.remove(header::CONTENT_TYPE)),
     }
     response
-}
-
-/// This machine's clock: providers sign the time, and theirs is not the database's either.
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Timestamp(0).plus(since.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -100,11 +100,7 @@ impl Provider for Generic {
     }
 
     fn answer(&self, verdict: Verdict) -> Reply {
-        Reply::empty(match verdict {
-            Verdict::Accepted => 200,
-            Verdict::Refused => 400,
-            Verdict::TryAgain => 503,
-        })
+        Reply::empty(verdict.status())
     }
 }
 

@@ -54,6 +54,17 @@ pub enum Verdict {
     TryAgain,
 }
 
+impl Verdict {
+    /// The HTTP status of an answer that has no other one by its provider's rules.
+    pub(super) fn status(self) -> u16 {
+        match self {
+            Self::Accepted => 200,
+            Self::Refused => 400,
+            Self::TryAgain => 503,
+        }
+    }
+}
+
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {

@@ -75,13 +75,13 @@ impl Provider for WeChat {
 
     /// A body with a status of 200 would count as received, whatever it says.
     fn answer(&self, verdict: Verdict) -> Reply {
-        let (status, body) = match verdict {
+        let body = match verdict {
             Verdict::Accepted => return Reply::empty(204),
-            Verdict::Refused => (400, r#"{"code":"FAIL","message":"refused"}"#),
-            Verdict::TryAgain => (503, r#"{"code":"FAIL","message":"try again"}"#),
+            Verdict::Refused => r#"{"code":"FAIL","message":"refused"}"#,
+            Verdict::TryAgain => r#"{"code":"FAIL","message":"try again"}"#,
         };
         Reply {
-            status,
+            status: verdict.status(),
             content_type: Some("application/json"),
             body: Cow::Borrowed(body),
         }
